@@ -49,6 +49,7 @@ from botorch_calib.decisions.widening import (
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.beyond import checked_beyond, stand_ins
 from botorch_calib.models.cholesky_factor import ModelState
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.known_data import KnownData, train_data
@@ -578,7 +579,12 @@ class ChanceConstraint(DecisionAccount):
     @in_turn
     @torch.no_grad()
     def observe(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        beyond: Tensor | None = None,
     ) -> None:
         """Enter outcomes, and teach the models.
 
@@ -595,6 +601,11 @@ class ChanceConstraint(DecisionAccount):
             Yvar: Their noise variances ``n x m``, for models with given noise (default: the mean
                 of its training noise). They condition the model and judge no outcome.
             condition: Whether to also condition the models on them.
+            beyond: Which outcomes are known only to be beyond ``Y``, ``n x m``: 1 for one above it,
+                -1 for one below, else 0 (default); booleans stand for 1 and 0. A run that ran out
+                of 24 GB, ``Y = 24`` and 1, violates an upper limit of 24 or less. Whether it
+                violates a higher one stays open, so a certified point counts as if it might, for
+                good: no later call settles it. Models learn from `stand_ins`, as refits should.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model has
@@ -613,6 +624,7 @@ class ChanceConstraint(DecisionAccount):
             check_fits(model, X)
         decisions = X if self._contexts is None else self._contexts.decisions(X)
         self._check_outcomes(X, Y, Yvar)
+        sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
@@ -644,13 +656,16 @@ class ChanceConstraint(DecisionAccount):
             )
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # It may raise: nothing has changed yet.
-        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition)
+        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
         self._record(decided)
         new = iter(decided)
-        for match, outcomes in zip(found, came, strict=True):
+        for match, outcomes, signs in zip(found, came, sides.tolist(), strict=True):
             if match.new:
                 row = next(new) if match.row is None else rows[match.row]
                 row["outcomes"].update({name: outcomes[name] for name in match.new})
+                known = zip(self.limits, map(int, signs), strict=True)
+                if bounds := {name: side for name, side in known if side and name in match.new}:
+                    row["beyond"] = {**row.get("beyond", {}), **bounds}
         self._accounts.clear()
         self.models = models
         leave_traces(self._parts(), self._statement)
@@ -766,7 +781,9 @@ class ChanceConstraint(DecisionAccount):
         self._accounts.clear()
         leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
 
-    def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> dict[str, Any]:
+    def _taught(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
+    ) -> dict[str, Any]:
         """The models after observations; the calibrators of calibrated ones have learned."""
         taught, told = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
@@ -775,14 +792,19 @@ class ChanceConstraint(DecisionAccount):
             if not came.any() or not (condition or is_calibrated):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
-            told[name] = checked_observations(observed_process(model), *own)
-            if isinstance(model, Surrogate) and not is_calibrated:
-                taught[name] = model.with_observations(*told[name])
-            elif not is_calibrated:
-                taught[name] = with_observations(model, *told[name])
-        for name in told:  # once nothing raises for another outcome
+            x, y, yvar = checked_observations(observed_process(model), *own)
+            beyond = sides[came][:, [column]].to(y)
+            told[name] = x, y, yvar, condition, beyond
+            if is_calibrated:
+                continue
+            y = stand_ins(model, x, y, beyond)
+            if isinstance(model, Surrogate):
+                taught[name] = model.with_observations(x, y, yvar)
+            else:
+                taught[name] = with_observations(model, x, y, yvar)
+        for name, arguments in told.items():  # once nothing raises for another outcome
             if _calibrator_of(taught[name]) is not None:
-                taught[name].learn(*told[name], condition=condition)
+                taught[name].learn(*arguments)
         return taught
 
     @property

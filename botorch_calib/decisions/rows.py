@@ -7,6 +7,8 @@ A row is one decision about one point, with all its outcomes, and says itself wh
 
 `ChanceConstraint.decide` returns it, a client or a ledger stores it, and a constraint takes it back
 with its outcomes, as one of its ``rows``. It is judged by its own limits, even if those have moved.
+Of an outcome that is known only to be beyond a bound, ``outcomes`` has the bound, and a further
+entry ``"beyond": {"cost": 1}`` says that it is above the bound, or below by -1.
 """
 
 from __future__ import annotations
@@ -59,12 +61,23 @@ def decision_of(row: Mapping[str, Any]) -> Decision:
     """What counts of a row, by the limits and the quantiles that it holds: any outcome beyond."""
     flags: dict[str, list[bool | None]] = {"limits": [], "quantiles": []}
     for name, y in row["outcomes"].items():
+        side = row.get("beyond", {}).get(name, 0)
         for key, beyond in flags.items():
             ends = [each for each in zip(SIGNS, row[key][name], strict=True) if each[1] is not None]
-            beyond.append(None if y is None else any(sign * y > sign * end for sign, end in ends))
+            beyond += [_is_beyond(y, side, *end) for end in ends]
     violated, missed = map(_any, flags.values())
     # Rounding may put a limit beyond the quantile that was within it.
     return Decision(row["certified"], violated, (row["certified"] and violated) or missed)
+
+
+def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | None:
+    """Whether an outcome, known or only ``side`` of ``y``, is beyond an end; None if not known."""
+    if y is None:
+        return None
+    if side == sign:
+        return True if sign * y >= sign * end else None
+    is_beyond = sign * y > sign * end
+    return None if side and is_beyond else is_beyond
 
 
 def _any(flags: list[bool | None]) -> bool | None:
@@ -133,13 +146,18 @@ def _checked(row: object, name: str) -> Row:
     check(_sides(limits) == _sides(quantiles), "quantiles", pairs)
     numbers = "a finite number for each outcome, None as long as it is out"
     outcomes = by_outcome("outcomes", numbers, lambda y: y is None or _is_number(y))
+    if "beyond" in row:
+        sided = row["beyond"]
+        right = isinstance(sided, Mapping) and all(side in (1, -1) for side in sided.values())
+        right = right and all(outcomes.get(key) is not None for key in sided)
+        check(right, "beyond", "1 or -1 for some of the outcomes that have come, by their names")
     for key, sides in limits.items():
         ends = zip(SIGNS, sides, quantiles[key], strict=True)
         # In single precision a limit may be rounded to a quantile just beyond it.
         beyond = (s * (q - end) > 1e-6 * abs(end) for s, end, q in ends if end is not None)
         within = "within the limits of a point that is certified"
         check(not (row["certified"] and any(beyond)), "quantiles", within)
-    return {
+    checked = {
         "point": [*map(float, point)],
         "level": float(row["level"]),
         "certified": bool(row["certified"]),
@@ -147,6 +165,9 @@ def _checked(row: object, name: str) -> Row:
         "quantiles": {key: _floats(pair) for key, pair in quantiles.items()},
         "outcomes": dict(zip(outcomes, _floats(outcomes.values()), strict=True)),
     }
+    if row.get("beyond"):
+        checked["beyond"] = {key: int(side) for key, side in row["beyond"].items()}
+    return checked
 
 
 def _is_number(value: object) -> bool:
@@ -222,7 +243,8 @@ class DecisionAccount:
         The entries of a row are the ``point``, a list of numbers; the ``level``; whether the point
         was ``certified``; and, by the name of the outcome, the ``limits`` ``[lower, upper]``, None
         where there is none; the ``quantiles`` that decided, likewise; and the ``outcomes``, None as
-        long as one is out.
+        long as one is out. Where some are known only to be beyond a bound, that is their outcome,
+        and ``beyond`` has 1 for one above it, -1 for one below.
         """
         return copy.deepcopy(self._rows)
 

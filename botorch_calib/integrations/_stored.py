@@ -34,6 +34,8 @@ from botorch_calib.models.process import observed_process, raw_width
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 #: The name under which a client stores a row, where names are free.
 KEY = "chance_constraints"
+#: Ends the name of a column that says on which side of its bound an outcome is, see `account_of`.
+BEYOND = "_beyond"
 # Clients take infinite values, rows and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
 #: Types of options that can be stored, alone and in lists.
@@ -78,12 +80,14 @@ def account_of(
     """The account of trials: the stored row of each, empty if there is none, and its outcomes.
 
     Trials are in the order of their decisions, without those that were never run. Outcomes that
-    are out are left out, None or NaN.
+    are out are left out, None or NaN; rows may say which ones are known only to be ``beyond``.
     """
-    rows = [
-        {**row, "outcomes": {name: _known(outcomes.get(name)) for name in limits}}
-        for row, outcomes in trials
-    ]
+    rows = []
+    for row, outcomes in trials:
+        known = {name: _known(outcomes.get(name)) for name in limits}
+        sides = row.get("beyond", {}).items()
+        came = {name: side for name, side in sides if known.get(name) is not None}
+        rows.append({**row, "outcomes": known, "beyond": came})
     return DecisionAccount(limits, level, budget, rows, skip_malformed=True)
 
 
@@ -188,4 +192,8 @@ def trials_in_table(
                 line = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
                 came.update(outcomes.iloc[line].to_dict())
                 is_free[line] = False
+    for row, came in trials:
+        sided = {key: side for key, side in came.items() if key.endswith(BEYOND)}
+        sides = {key.removesuffix(BEYOND): side for key, side in sided.items() if side in (1, -1)}
+        row["beyond"] = sides
     return trials

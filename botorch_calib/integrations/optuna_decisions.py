@@ -6,7 +6,7 @@ each process makes the constraint from the decisions about all trials, in any st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,12 +43,14 @@ from botorch_calib.integrations.optuna_delays import (
     others_of,
     store,
 )
-from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
 #: The system attribute of a trial with the row of its decision, empty if it was drawn at random.
 DECISION = "botorch_calib:decision"
+#: The user attribute of a trial with the sides of constraints that are only known to be beyond.
+BEYOND = "beyond"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
@@ -103,6 +105,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     so this holds over restarts and processes, and for enqueued trials, which count if they are
     certified. A certified trial counts as a violation until its constraints are set, unless it
     never asked for a parameter. So set constraints as soon as they are known.
+
+    **Bounds.** A trial that ran out of memory has used more than the limit: it states ``{"memory":
+    1}`` as its user attribute ``"beyond"`` (-1 for less) and then sets the constraint to the bound,
+    here 0. It counts as in `ChanceConstraint.observe`, whatever becomes of the trial.
 
     Args:
         level: Probability, in (0, 1), with which a trial shall meet all constraints.
@@ -241,6 +247,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
 
+    def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
+        """The parent's, but to end beyond a limit is no failure: its constraint keeps away."""
+        others = [trial for trial in trials if not _ended_beyond(trial)]
+        return super()._look_at(study, others, space)._replace(trials=trials)
+
     def _look_now(self, study: Study) -> Look:
         trials = others_of(study)
         self._account(trials)  # which raises if there are no constraints yet
@@ -253,7 +264,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             raise InputDataError(
                 "No complete trial has constraints: call `trial.set_constraint` in the objective."
             )
-        return stored.account_of(limits, self._level, self._budget, _decided(trials))
+        return stored.account_of(limits, self._level, self._budget, _decided(trials, limits.keys()))
 
     def _constraint(self, look: Look) -> ChanceConstraint:
         """The constraint of the decisions, on models of all trials that have set it."""
@@ -267,13 +278,40 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         trials, X = in_order_of_end(finite, look.space)
         X = X.to(self._device)
         models: dict[str, Model] = {}
+        beyond = [_beyond(trial, account.limits) for trial in trials]
         for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
-            models[name] = self._fitted(place, X, Y, known_noise(trials, place))
+            noise = known_noise(trials, place)
+            models[name] = self._fitted(place, X, Y, noise)
+            sides = X.new_tensor([[each.get(name, 0)] for each in beyond])
+            if sides.any():
+                Y = stand_ins(models[name], X, Y, sides)
+                models[name] = self._fitted(place + len(account.limits), X, Y, noise)
         return stored.constraint_of(account, models)
 
 
-def _decided(trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, Any], dict[str, float]]]:
+def _ended_beyond(trial: FrozenTrial) -> bool:
+    """Whether a trial has no value, and the reason may be that it violates a constraint."""
+    has_none = trial.state in (TrialState.FAIL, TrialState.PRUNED)
+    violates = any(value > 0.0 for value in trial.constraints.values())
+    return has_none and (violates or BEYOND in trial.user_attrs)
+
+
+def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
+    """On which side of its value each constraint is that is known only to be beyond it."""
+    sides = trial.user_attrs.get(BEYOND, {})
+    right = isinstance(sides, Mapping) and sides.keys() <= {*names}
+    if not right or not all(side in (1, -1) for side in sides.values()):
+        raise InputDataError(
+            f"The user attribute `{BEYOND}` of trial {trial.number} must be a dictionary of 1 or "
+            f"-1 by the names of constraints, {[*names]}, got {sides!r}."
+        )
+    return sides
+
+
+def _decided(
+    trials: Sequence[FrozenTrial], names: Collection[str]
+) -> list[tuple[dict[str, Any], dict[str, float]]]:
     """Rows and constraints of decided trials or, before the first, of other samplers' trials."""
     decided = [
         trial
@@ -281,4 +319,10 @@ def _decided(trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, Any], dict[s
         if trial.system_attrs.get(DECISION, {}) != {}  # neither drawn at random, nor never run
         and not (trial.state.is_finished() and not trial.params)
     ] or [t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs]
-    return [(trial.system_attrs.get(DECISION) or {}, trial.constraints) for trial in decided]
+    return [
+        (
+            {**(each.system_attrs.get(DECISION) or {}), "beyond": _beyond(each, names)},
+            each.constraints,
+        )
+        for each in decided
+    ]

@@ -23,6 +23,7 @@ except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.xopt needs Xopt: pip install botorch_calib[xopt]"
     ) from error
+import pandas as pd
 import torch
 import yaml
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
@@ -46,7 +47,7 @@ from botorch_calib.decisions.rows import DecisionAccount
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.models import CalibratedModelList
+from botorch_calib.models import CalibratedModelList, stand_ins
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.prediction import EXCESS
@@ -128,6 +129,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     candidate counts as a violation until the data have a row with its inputs. Evaluate some 8
     points for each variable first.
 
+    An evaluation that knows only that an outcome is above a bound returns the bound, and 1 by the
+    name of the outcome and ``_beyond``, -1 if it is below: see `ChanceConstraint.observe`.
+
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: As in `ChanceConstraint`.
@@ -186,6 +190,20 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             if name not in self.model_output_names:
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
         return self
+
+    def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
+        """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
+        model = super().train_model(data, update_internal)
+        data = (self.get_training_data(self.data) if data is None else data).copy()
+        bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
+        for name in bounds:
+            side = name + stored.BEYOND
+            known = data[[*self.model_input_names, name]].notna().all(axis=1)
+            own = data[known].fillna({side: 0.0})
+            columns = self.model_input_names, [name], [side]
+            told = (torch.tensor(own[each].to_numpy(dtype=float)) for each in columns)
+            data.loc[known, name] = stand_ins(self._model_of(model, name), *told).flatten().numpy()
+        return super().train_model(data, update_internal) if bounds else model
 
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
         """The constraint as it stands: its decisions, and models of all data, fitted if None."""
@@ -256,7 +274,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.value, None
             else:
                 limits[name] = constraint.range
-        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
+        told = [each for each in self.data if str(each).removesuffix(stored.BEYOND) in limits]
+        inputs, outcomes = self.data[self.model_input_names], self.data[told]
         trials = stored.trials_in_table(self.decisions, inputs, outcomes)
         return stored.account_of(limits, self.level, self.budget, trials)
 

@@ -23,7 +23,7 @@ from botorch_calib._validation import check_array, check_callable, check_nonnega
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import DOUBLE, Entry, Trial, TrialStatus
+from botorch_calib.ledger.trials import DOUBLE, Entry, Named, Outcome, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, kaplan_meier
 
 if TYPE_CHECKING:
@@ -312,6 +312,7 @@ class FeedbackLedger:
         time: float | None = None,
         outcomes: Mapping[str, object] | None = None,
         context: object = None,
+        beyond: Mapping[str, int] | None = None,
     ) -> None:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
@@ -324,6 +325,8 @@ class FeedbackLedger:
             outcomes: Those of the trial's decision, by name, None for one that is out. The default
                 is ``y`` for a single outcome, so the constraint is on the value then.
             context: The inputs that nobody controls, as they were, ``d_c``; see `contexts`.
+            beyond: For those of the ``outcomes`` that are only known to be above the number there
+                1, or -1 for below.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -333,7 +336,7 @@ class FeedbackLedger:
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
-        told = self._told(y, yvar, outcomes, context)
+        told = self._told(y, yvar, _named(outcomes, beyond), context)
         self._change(trial_id, lambda entry, at: entry.observed(at, **told), time)
         # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
         # hang in a process that is forked meanwhile, is not used here.
@@ -375,7 +378,7 @@ class FeedbackLedger:
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
-        told = self._told(y, yvar, outcomes, context)
+        told = self._told(y, yvar, _named(outcomes), context)
         self._change(trial_id, lambda entry, at: entry.amended(at, **told), time)
 
     def add(
@@ -414,16 +417,28 @@ class FeedbackLedger:
         trials = (dict(zip(columns, values, strict=True)) for values in by_trial)
         return self._storage.append(trials, _checked_time(time))
 
-    def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
+    def fail(
+        self,
+        trial_id: int,
+        reason: str = "",
+        time: float | None = None,
+        outcomes: Mapping[str, object] | None = None,
+        beyond: Mapping[str, int] | None = None,
+    ) -> None:
         """Record that no value will arrive for a trial, and why: it is left out of all data.
+
+        What is known all the same of the ``outcomes`` of its decision counts there, as in `tell`:
+        of a query that ran out of memory ``{"memory": 24.0}`` and ``beyond={"memory": 1}``.
 
         Raises:
             LedgerError: If there is no such trial, or it has a value or has failed.
-            InputDataError: If ``time`` (default: now) is before the submission.
+            InputDataError: If ``time`` (default: now) is before the submission, or an argument is
+                malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._change(trial_id, lambda entry, at: entry.failed(note, at), time)
+        known = _named(outcomes, beyond)
+        self._change(trial_id, lambda entry, at: entry.failed(note, at, known), time)
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
@@ -432,21 +447,12 @@ class FeedbackLedger:
         """
         self._change(trial_id, Entry.abandoned, time)
 
-    def _told(
-        self, y: object, yvar: object, outcomes: Mapping[str, object] | None, context: object
-    ) -> dict[str, Any]:
+    def _told(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
         """The checked arguments of `tell` and `amend`."""
-        if not isinstance(outcomes, Mapping | None):
-            raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
-        if outcomes is not None:
-            outcomes = {
-                name: None if each is None else check_number(f"outcomes[{name!r}]", each)
-                for name, each in outcomes.items()
-            }
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         yvar = None if yvar is None else check_nonnegative("yvar", yvar)
-        return {"y": check_number("y", y), "yvar": yvar, "outcomes": outcomes, "context": context}
+        return {"y": check_number("y", y), "yvar": yvar, "outcomes": named, "context": context}
 
     def _change(self, trial_id: int, transition: Transition, time: object) -> None:
         self._storage.replace(trial_id, transition, _checked_time(time))
@@ -628,6 +634,25 @@ class FeedbackLedger:
 
 def _checked_time(time: object) -> float | None:
     return None if time is None else check_number("time", time) + 0.0  # no -0.0
+
+
+def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None = None) -> Named:
+    """Checked outcomes by name, bounds with the side on which the outcome is."""
+    for argument, value in {"outcomes": outcomes, "beyond": beyond}.items():
+        if not isinstance(value, Mapping | None):
+            raise InputDataError(f"`{argument}` must be a dictionary by name, got {value!r}.")
+    named: dict[str, Outcome] = {
+        name: None if each is None else check_number(f"outcomes[{name!r}]", each)
+        for name, each in (outcomes or {}).items()
+    }
+    for name, side in (beyond or {}).items():
+        bound = named.get(name)
+        if not isinstance(bound, float) or side not in (1, -1):
+            raise InputDataError(
+                f"`beyond` must hold 1 or -1 for some of the `outcomes` given, got {beyond!r}."
+            )
+        named[name] = bound, side
+    return None if outcomes is None else named
 
 
 def _recorded(decision: Any, query: NDArray[np.float64]) -> str:

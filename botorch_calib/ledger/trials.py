@@ -16,9 +16,10 @@ from torch import Tensor
 from botorch_calib.exceptions import TrialStateError
 
 # The outcomes of a trial's decision, by name or in the order of its names, None for those not
-# known; None if its value is the only outcome.
-Named = Mapping[str, float | None] | None
-Outcomes = tuple[float | None, ...] | None
+# known, a bound and 1 or -1 for those above or below it; None if its value is the only outcome.
+Outcome = float | tuple[float, int] | None
+Named = Mapping[str, Outcome] | None
+Outcomes = tuple[Outcome, ...] | None
 # The inputs that nobody controls, as they were when a value came; None if there are none.
 Context = tuple[float, ...] | None
 
@@ -39,7 +40,7 @@ class TrialStatus(StrEnum):
 
 def _frozen(stored: Any) -> Any:
     """A list in JSON as the tuple that it was."""
-    return tuple(stored) if isinstance(stored, list) else stored
+    return tuple(map(_frozen, stored)) if isinstance(stored, list) else stored
 
 
 def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
@@ -170,9 +171,10 @@ class Entry(NamedTuple):
             earlier=(*self.earlier, before),
         )
 
-    def failed(self, reason: str, at: float) -> Entry:
+    def failed(self, reason: str, at: float, outcomes: Named = None) -> Entry:
         self._refuse_if_closed("marked as failed")
-        return self._replace(note=reason, failed_at=at)
+        in_order = None if outcomes is None else self._in_order(outcomes)
+        return self._replace(note=reason, failed_at=at, outcomes=in_order)
 
     def abandoned(self, at: float) -> Entry:
         self._refuse_if_closed("abandoned")
@@ -195,9 +197,16 @@ class Entry(NamedTuple):
         if self.decision is None:
             return None
         row: dict[str, Any] = json.loads(self.decision)
+        came: Outcomes = None
         if self.observed_at is not None and self.observed_at <= now:
             value = self.standing(now)
-            row["outcomes"] = dict(zip(row["outcomes"], value.outcomes or (value.y,), strict=True))
+            came = value.outcomes or (value.y,)
+        elif self.failed_at is not None and self.failed_at <= now:
+            came = self.outcomes
+        for name, y in zip(row["outcomes"], came or (), strict=came is not None):
+            row["outcomes"][name] = y
+            if isinstance(y, tuple):
+                row["outcomes"][name], row.setdefault("beyond", {})[name] = y
         return row
 
     def standing(self, now: float) -> Entry | EarlierValue:

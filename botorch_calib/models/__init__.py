@@ -1,5 +1,6 @@
 """Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data."""
 
+from botorch_calib.models.beyond import stand_ins
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.learned_spread import with_learned_spread
@@ -21,5 +22,6 @@ __all__ = [
     "loo_residuals",
     "prequential_residuals",
     "sharpened",
+    "stand_ins",
     "with_learned_spread",
 ]

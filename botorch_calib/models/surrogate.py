@@ -22,6 +22,7 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_inputs, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.known_data import without_known
@@ -135,7 +136,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def observe(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        beyond: Tensor | None = None,
     ) -> None:
         """Score new observations, teach the calibrator, and condition the process on them.
 
@@ -153,6 +159,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
                 `PartlyKnownNoiseGP` has learned), without what it learns on top of them.
             condition: Whether to also condition the process on the observations. If not, pending
                 points stay pending.
+            beyond: As of `stand_ins`, from which the process learns (default: zeros). A calibrator
+                learns from a draw of what it states beyond the bound.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
@@ -162,14 +170,22 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """
         given = checked_observations(self.model, X, Y, Yvar)
         check_flag("condition", condition)
-        self.learn(*without_known(self.model, *given), condition)
+        # Bounds are not among the data, which have stand-ins in their place.
+        new = without_known(self.model, *given) if beyond is None else given
+        self.learn(*new, condition, beyond)
 
     @torch.no_grad()
     def learn(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        beyond: Tensor | None = None,
     ) -> None:
         """`observe`, for observations that are known to be new, whatever their values are."""
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
+        sides = None if beyond is None else checked_beyond(beyond, Y)
         if not len(X):
             return
         process, pending, calibrator = self.model, self.X_pending, self.calibrator
@@ -177,9 +193,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
             scored = scores_of_observations(process, X, Y, Yvar)
         if condition:
             pending = self._still_pending(X)
-            process = with_observations(process, X, Y, Yvar)
+            values = Y if sides is None else stand_ins(process, X, Y, sides)
+            process = with_observations(process, X, values, Yvar)
         if calibrator is not None:  # now that nothing raises any more
-            calibrator.update(*scored)
+            teach(calibrator, *scored, X, Y, sides)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()

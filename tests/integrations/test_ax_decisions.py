@@ -37,6 +37,7 @@ from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTri
 from botorch_calib.integrations.ax_decisions import (
     CertifiedPoints,
     chance_constrained_generation_strategy,
+    models_by_metric,
     recommendation,
 )
 from botorch_calib.models import PartlyKnownNoiseGP
@@ -240,8 +241,13 @@ def test_whatever_becomes_of_a_trial() -> None:
     assert counted(client) == account(client) == (5, 2, 3)
     client.attach_data(empty, {"z": 2.0})
     assert counted(client) == account(client) == (5, 3, 2)
+    client.attach_data(running, {"z": 2.0})  # it ran out of something, and has no objective
+    client.mark_trial_early_stopped(running)
+    assert counted(client) == account(client) == (5, 4, 1)
     (next_one,) = client.get_next_trials(max_trials=1)
-    assert running in asked and next_one not in asked
+    assert next_one not in asked
+    models: Any = models_by_metric(adapter_of(client))
+    assert len(models["z"].train_targets) == len(models["y"].train_targets) + 1
 
 
 def test_candidates_of_one_call_know_of_each_other() -> None:

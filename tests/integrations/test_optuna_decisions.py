@@ -24,6 +24,7 @@ from botorch_calib.asynchronous.proposer import SEARCH
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
 from botorch_calib.integrations import optuna_decisions
 from botorch_calib.integrations.optuna_decisions import DECISION, ChanceConstrainedSampler
+from botorch_calib.models import stand_ins
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from tests.integrations.test_optuna import NewStorage, new_storage, quiet, unfitted
 
@@ -190,6 +191,50 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
         inputs = constraint.model.train_inputs[0].flatten().tolist()
         assert len(inputs) == NUM_INITIAL + 3
         assert {pruned.params["x"], running.params["x"]} < {*inputs}
+
+
+def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
+    """They count as violations and teach the constraint; the search does not flee from them."""
+    sampler = new_sampler(level=0.5)
+    study = optuna.create_study(storage=new_storage(), direction="maximize", sampler=sampler)
+    study.optimize(limited, n_trials=NUM_INITIAL)
+    for state, side, value in (
+        (TrialState.PRUNED, 1, 0.0),  # more than the limit
+        (TrialState.FAIL, 1, -0.3),  # stopped before it
+        (TrialState.FAIL, -1, 0.0),
+        (TrialState.FAIL, 1, None),
+    ):
+        trial = study.ask()
+        trial.suggest_float("x", 0.0, 1.0)
+        trial.set_user_attr("beyond", {"loss": side})
+        if value is not None:
+            trial.set_constraint("loss", value)
+        study.tell(trial, state=state)
+    rows = [each.system_attrs[DECISION] for each in study.trials[NUM_INITIAL:]]
+    assert all(row["certified"] for row in rows)
+    constraint = sampler.chance_constraint(study)
+    assert constraint.account[:3] == (4, 1, 2)
+    sides: list[Any] = [{"loss": 1}, {"loss": 1}, {"loss": -1}, None]
+    assert [row.get("beyond") for row in constraint.decisions] == sides
+    X = torch.tensor([[each.params["x"]] for each in study.trials[:-1]], dtype=torch.double)
+    Y = torch.tensor([[e.constraints["loss"]] for e in study.trials[:-1]], dtype=torch.double)
+    beyond = torch.zeros_like(Y)
+    beyond[NUM_INITIAL:] = torch.tensor([[1.0], [1.0], [-1.0]])
+    expected = unfitted(X, stand_ins(unfitted(X, Y), X, Y, beyond)).eval()
+    targets = constraint.models["loss"].train_targets
+    torch.testing.assert_close(targets, expected.train_targets)
+    look = sampler._look_now(study)
+    assert len(look.trials) == NUM_INITIAL + 4 and len(look.ledger) == NUM_INITIAL
+
+
+@pytest.mark.parametrize("beyond", [{"size": 1}, {"loss": 2}, "loss"])
+def test_a_malformed_bound_is_named(beyond: Any) -> None:
+    def objective(trial: Any) -> float:
+        trial.set_user_attr("beyond", beyond)
+        return limited(trial)
+
+    with pytest.raises(InputDataError, match=r"attribute `beyond` of trial 0 must be a dict.*loss"):
+        new_study().optimize(objective, n_trials=NUM_INITIAL + 1)
 
 
 def test_points_are_certified_as_optuna_rounds_them() -> None:

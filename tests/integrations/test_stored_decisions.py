@@ -156,6 +156,10 @@ class TestTables:
         trials = trials_in_table(self.decisions(points), inputs, outcomes)
         assert [came.get("y") for _, came in trials] == [3.0, 1.0, 2.0, None]
         assert [row["point"] for row, _ in trials] == points
+        assert not any(row["beyond"] for row, _ in trials)
+        outcomes["y_beyond"] = [1.0, float("nan"), -1.0, 0.0]
+        trials = trials_in_table(self.decisions(points), inputs, outcomes)
+        assert [row["beyond"] for row, _ in trials] == [{}, {}, {"y": -1.0}, {}]
 
     def test_small_units(self) -> None:
         """Charges in coulombs differ by less than files are rounded by."""

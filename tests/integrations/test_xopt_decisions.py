@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -51,8 +52,17 @@ def limited(inputs: dict[str, float]) -> dict[str, float]:
     return {"gain": total, "loss": total + noise, "room": inputs["a"]}
 
 
+def stopped(inputs: dict[str, float]) -> dict[str, float]:
+    """Beyond the limit of the loss, all that is known is that it was."""
+    outcomes = limited(inputs)
+    if outcomes["loss"] <= 0.5:
+        return outcomes
+    return {"gain": math.nan, "loss": 0.5, "loss_beyond": 1, "room": inputs["a"]}
+
+
 def new_xopt(variables: Any = CONTINUOUS, **settings: Any) -> Xopt:
     """After the initial evaluations, without fits."""
+    evaluator = Evaluator(function=settings.pop("function", limited))
     vocs = VOCS(
         variables=variables,
         objectives={"gain": "MAXIMIZE"},
@@ -66,7 +76,7 @@ def new_xopt(variables: Any = CONTINUOUS, **settings: Any) -> Xopt:
         **settings,
     )
     torch.manual_seed(0)
-    X = Xopt(generator=generator, evaluator=Evaluator(function=settings.pop("function", limited)))
+    X = Xopt(generator=generator, evaluator=evaluator)
     X.random_evaluate(NUM_INITIAL, seed=0)
     return X
 
@@ -195,6 +205,29 @@ print(json.dumps([X.generator.decisions, constraint.decisions]))
         # Xopt writes ten decimals.
         assert theirs.pop("outcomes") == pytest.approx(ours.pop("outcomes"), abs=1e-10)
         assert theirs == ours
+
+
+def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
+    """They count and teach the model, also after Xopt's own file was loaded."""
+    X = new_xopt(function=stopped)
+    for point in ([0.2, 0.2], [0.9, 0.9]):
+        (row,) = X.generator.chance_constraint().decide(torch.tensor([point]))
+        inputs = dict(zip("ab", point, strict=True))
+        X.generator.decisions += [{**row, "inputs": inputs, "after": len(X.data)}]
+        X.evaluate_data(inputs)
+    X.dump(str(tmp_path / "run.yaml"))
+    known = torch.tensor(X.data["loss"].to_numpy())
+    beyond = torch.tensor(X.data["loss_beyond"].to_numpy() == 1)
+    assert beyond[:NUM_INITIAL].any() and not beyond.all()
+    for each in (X, load_xopt(tmp_path / "run.yaml")):
+        constraint = each.generator.chance_constraint()
+        rows = [(row["outcomes"], row.get("beyond")) for row in constraint.decisions]
+        assert rows[1] == ({"loss": 0.5}, {"loss": 1}) and rows[0][1] is None
+        model = constraint.models["loss"]
+        targets, _ = model.outcome_transform.untransform(model.train_targets.unsqueeze(-1))
+        excess = targets.flatten() - known
+        torch.testing.assert_close(excess[~beyond], torch.zeros(int((~beyond).sum())))
+        assert (excess[beyond] > 1e-3).all()
 
 
 def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:

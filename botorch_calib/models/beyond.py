@@ -1,0 +1,109 @@
+"""Outcomes known only to be beyond a bound: what models and calibrators learn from these.
+
+Of a run that ran out of memory it is known that it used more than 24 GB. A tensor ``beyond`` is 1
+where an outcome is above the number that is given, -1 where it is below, and 0 where it is it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.models.model import Model
+from torch import Tensor
+
+from botorch_calib._validation import check_tensor
+from botorch_calib.calibration import Calibrator
+from botorch_calib.distributions.mixture_scores import score_of_tails
+from botorch_calib.models.predict import predict
+from botorch_calib.models.process import as_in_training, checked_observations, observed_process
+from botorch_calib.posteriors.prediction import MEMBER_DIM
+
+
+@torch.no_grad()
+def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
+    r"""Values for a model to learn from, where outcomes are known only to be beyond a bound.
+
+    One standard deviation of the noise that the ``model`` states beyond the bound (in the space of
+    an outcome transform), and the bound itself where it states none. `observe` makes them itself.
+    For a refit take them from the present model, for the first fit from one fitted to the bounds.
+
+    Args:
+        model: A fitted model of the outcome, calibrated or not.
+        X: Points ``n x d``.
+        Y: Outcomes ``n x 1``, bounds among them.
+        beyond: For each 1 if the outcome is above ``Y``, -1 if below, 0 if it is ``Y``; booleans
+            stand for 1 and 0.
+
+    Returns:
+        Outcomes ``n x 1``, with stand-ins in place of the bounds.
+
+    Raises:
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+
+    Example:
+        >>> from botorch_calib.models import stand_ins
+        >>> above = Y > 1.0  # all that is known of these is that they are above 1
+        >>> targets = stand_ins(gp, X, Y.clamp(max=1.0), above)  # 20 x 1
+    """
+    process = observed_process(model)
+    points, values, _ = checked_observations(process, X, Y, None)
+    sides = checked_beyond(beyond, values)
+    is_bound = sides.squeeze(-1) != 0.0
+    if not is_bound.any():
+        return Y
+    with as_in_training(process):
+        stated = predict(process, points[is_bound].unsqueeze(-2), objective=False)
+    t = stated.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
+    if stated.target_noise is not None:
+        deviation = stated.target_noise.expand_as(stated.target_variance).sqrt()
+        deviation = deviation.mean(dim=MEMBER_DIM) if stated.members else deviation
+        t = t + sides[is_bound].unsqueeze(-1) * deviation
+    filled = Y.clone()
+    filled[is_bound.to(Y.device)] = stated.outcome_map.outcome(t).squeeze(-1).to(Y)
+    return filled
+
+
+def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
+    """``beyond`` as numbers like ``Y``, if it has the shape of ``Y`` and is right."""
+    if check_tensor("beyond", beyond).shape != Y.shape:
+        raise BotorchTensorDimensionError(
+            f"`beyond` must have the shape {tuple(Y.shape)} of `Y`, got {tuple(beyond.shape)}."
+        )
+    sides = beyond.to(Y)
+    if not ((sides == 0.0) | (sides.abs() == 1.0)).all():
+        raise InputDataError(
+            "`beyond` must hold 1 where an outcome is above `Y`, -1 where it is below, else 0."
+        )
+    if (Y.isnan() & (sides != 0.0)).any():
+        raise InputDataError("`beyond` must be 0 where `Y` is NaN: give the bound in `Y`.")
+    return sides
+
+
+def teach(
+    calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
+) -> None:
+    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in their order.
+
+    In place of a bound comes a draw from the distribution ``F`` that the calibrator states then,
+    with ``F(z)`` uniform in ``[F(bound), 1]`` or ``[0, F(bound)]``. So if ``F`` is right, all
+    ``F(z)`` together are uniform, whatever came before. The random numbers follow from ``X``, ``Y``
+    and the number of earlier updates, so a replay repeats them.
+    """
+    first, z = 0, z.clone()
+    for i, side in enumerate([] if sides is None else sides.flatten().tolist()):
+        if side == 0.0:
+            continue
+        if first < i:
+            calibrator.update(inputs[first:i], z[first:i])
+        first = i
+        key = [*X[i].tolist(), float(Y[i]), side, calibrator.num_updates]
+        bits = np.array(key, dtype=np.float64).view(np.uint32)
+        share = np.random.default_rng(bits.tolist()).random()
+        predictive = calibrator.predictive(inputs[i : i + 1].unsqueeze(0))
+        predictive = predictive if side > 0.0 else predictive.mirrored()
+        bound = (side * z[i]).double()
+        beyond = share * predictive.mirrored().cdf(-bound)
+        drawn = predictive.transport(score_of_tails(1.0 - beyond, beyond)).squeeze()
+        z[i] = side * torch.maximum(drawn, bound)
+    calibrator.update(inputs[first:], z[first:])
