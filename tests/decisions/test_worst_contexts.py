@@ -258,6 +258,7 @@ def test_a_decision_waits_for_its_context() -> None:
     assert_close(more.margin(DECISIONS), wide.margin(DECISIONS))
 
 
+@pytest.mark.filterwarnings("ignore:Outcomes lie beyond 50 predictive standard deviations")
 @pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
 @pytest.mark.parametrize(
     ("kind", "limits"),

@@ -37,10 +37,10 @@ def uniform(num: int, dim: int, seed: int = 0) -> Tensor:
 def test_truth_by_counting(case: str, time: float) -> None:
     outcome, num = TASKS[f"levy_{case}"].outcome, 40000
     # Points of all kinds, and those closest to the border.
-    many = uniform(2000, 3, seed=3)
+    many = uniform(2000, outcome.surface.dim, seed=3)
     border = outcome.room(many, time).abs().squeeze(-1).topk(2, largest=False).indices
     for u in torch.cat([many[:2], many[border]]):
-        U = u.expand(num, 3)
+        U = u.expand(num, -1)
         with manual_seed(4):
             observed = outcome.observe(U, time)
         probability = outcome.violation_probability(U[:1], time).item()
