@@ -40,7 +40,7 @@ from botorch_calib import (
 )
 from botorch_calib.decisions.budget import Account
 from botorch_calib.decisions.rows import decision_of
-from botorch_calib.decisions.widening import width
+from botorch_calib.decisions.widening import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from botorch_calib.models.predict import predict
@@ -139,6 +139,21 @@ def test_the_margin_is_the_distance_of_a_wider_quantile_from_the_limit(
     assert torch.equal(tested.certified(X), expected >= 0)
     plain = ChanceConstraint(gp, **limits, level=0.85, width=1.0)
     assert_close(plain.margin(X), expected_margin(gp, X, limits, 0.85, 1.0, factor=False))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_factor_is_the_quantile_of_leave_one_out_scores(sign: float) -> None:
+    """With the model's own distribution; levels of which the data say little are drawn in."""
+    gp, normal = make_gp(), NormalDist()
+    for level, taken in ((0.9, 0.9), (0.94, 0.94), (0.3, normal.cdf(1.0)), (0.999, 1 - 1 / 20)):
+        expected = expected_factor(gp, taken, sign)
+        assert leave_one_out_factor(gp, level, sign) == pytest.approx(expected, rel=1e-9)
+    # Far too little noise: no more than 12 deviations; no data of its own: the model's quantile
+    certain = make_gp()
+    certain.likelihood.noise, certain.covar_module.lengthscale = 1e-6, 5.0
+    assert 3.0 < leave_one_out_factor(certain, 0.9, sign) <= 12 / normal.inv_cdf(0.9)
+    assert leave_one_out_factor(LaplaceModel(), 0.9, sign) == 1.0
+    assert leave_one_out_factor(CalibratedModel.from_history(gp, OnlineConformal(0.2))) == 1.0
 
 
 def test_violations_widen_the_quantile_and_hits_narrow_it() -> None:
