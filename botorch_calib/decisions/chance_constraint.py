@@ -162,7 +162,7 @@ class ChanceConstraint(DecisionAccount):
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
         >>> certified = constraint.certified(X.unsqueeze(-2))  # 20 answers
-        >>> constraint.observe(X[:1], Y[:1])  # what came of a point that was tried
+        >>> constraint.observe(0.9 * X[:1], Y[:1])  # what came of a point that was tried
         >>> constraint = constraint.with_model(gp)  # refitted
         >>> gps = {"cost": gp, "purity": SingleTaskGP(X, X.sum(dim=-1, keepdim=True))}
         >>> both = ChanceConstraint(gps, limits={"cost": (None, 1.0), "purity": (0.2, None)})

@@ -57,7 +57,7 @@ class CalibratedModel(Surrogate):
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
         >>> posterior = model.posterior(X)
         >>> upper = posterior.quantile(0.9)  # 20 x 1
-        >>> model.observe(X[:1], Y[:1])  # new data, scored by the model before its refit
+        >>> model.observe(0.9 * X[:1], Y[:1])  # new data, scored by the model before its refit
     """
 
     calibrator: Calibrator

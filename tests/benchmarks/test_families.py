@@ -15,23 +15,23 @@ from benchmarks.suites import SUITES
 DECLARED = {
     # Six kinds of model, each with itself.
     "any_model": (6,),
-    # Five other methods in each.
-    "decisions_budget": (5, 25),
-    # Six cases; two other methods in each.
-    "decisions_faults": (6, 12),
-    # Eight cases; two other methods in each.
-    "decisions_further": (8, 16),
-    # Two cases; two other methods in each.
-    "decisions_random": (2, 6),
-    # Two cases; three other methods in each.
-    "decisions_small_sets": (2, 8),
+    # Three other methods in each.
+    "decisions_budget": (5, 15),
+    # Six cases; three other methods in each.
+    "decisions_faults": (6, 18),
+    # Eight cases; three other methods in each.
+    "decisions_further": (8, 24),
+    # Two cases; four other methods in each.
+    "decisions_random": (2, 8),
+    # Three cases; five other methods in each.
+    "decisions_small_sets": (3, 15),
     # Six with what ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),
     # Five cases; two other methods in each.
     "misspecified": (5, 10),
-    # Three problems; five other methods in each.
-    "real_limits": (3, 15),
+    # Three problems; seven other methods in each.
+    "real_limits": (3, 21),
     # Three methods on six problems.
     "robust": (18,),
     "robust_shift": (36,),

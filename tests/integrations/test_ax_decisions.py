@@ -250,6 +250,7 @@ def test_whatever_becomes_of_a_trial() -> None:
     assert len(models["z"].train_targets) == len(models["y"].train_targets) + 1
 
 
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
 def test_candidates_of_one_call_know_of_each_other() -> None:
     """Each counts as a violation for the next, before there are trials of them."""
     client = new_client(budget=2.0)

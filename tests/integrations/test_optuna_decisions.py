@@ -340,7 +340,7 @@ def test_several_objectives() -> None:
     def objectives(trial: Any) -> tuple[float, float]:
         return limited(trial), trial.params["x"] ** 2
 
-    study.optimize(objectives, n_trials=17)
+    study.optimize(objectives, n_trials=20)
     constraint = sampler.chance_constraint(study)
     assert constraint.num_certified >= 4
     certified = [t for t in study.trials if t.system_attrs[DECISION].get("certified")]
