@@ -630,13 +630,28 @@ class ChanceConstraint(DecisionAccount):
         points = [*map(self._whole, decisions.tolist())]
         rows = [*self._first_rows, *self._rows]
         fresh = self._data_of_no_row(rows)
-        rounding = {name: data.rounding for name, data in fresh.items()}
+        named = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
+        bounds = [{name: side for name, side in each if side} for each in named]
         own, num = self._decided_points(rows, points), len(self._first_rows)
-        found = matches(rows, num, own, points, came, rounding)
+        found = matches(rows, num, own, points, came, bounds, fresh)
         is_new, taught = [match.row is None for match in found], []
         for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
-            learned = {name for name in match.new if fresh[name].take(x, each[name])}
+            learned = {
+                name
+                for name in match.new
+                if fresh[name].take(x, each[name], rounded=True, side=bounds[i].get(name, 0))
+            }
             taught.append([name in match.new - learned for name in self.limits])
+            for j in sum(own.near(x), []) if is_new[i] else []:
+                for name, side in rows[j].get("beyond", {}).items():
+                    y = each.get(name)
+                    known = rows[j]["outcomes"][name]
+                    if y is not None and name not in bounds[i] and side * (y - known) > 0.0:
+                        raise InputDataError(
+                            f"`X[{i}]`, {x}, has an outcome that was told as beyond {known:g}, and "
+                            f"{y:g} may be it, or a stand-in: tell the bound, with `beyond`, enter "
+                            "the value into the row, or `decide` before it is measured again."
+                        )
             if is_new[i] and learned:
                 raise InputDataError(
                     f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
@@ -659,13 +674,12 @@ class ChanceConstraint(DecisionAccount):
         models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
         self._record(decided)
         new = iter(decided)
-        for match, outcomes, signs in zip(found, came, sides.tolist(), strict=True):
+        for match, outcomes, signs in zip(found, came, bounds, strict=True):
             if match.new:
                 row = next(new) if match.row is None else rows[match.row]
                 row["outcomes"].update({name: outcomes[name] for name in match.new})
-                known = zip(self.limits, map(int, signs), strict=True)
-                if bounds := {name: side for name, side in known if side and name in match.new}:
-                    row["beyond"] = {**row.get("beyond", {}), **bounds}
+                if own_signs := {name: signs[name] for name in signs if name in match.new}:
+                    row["beyond"] = {**row.get("beyond", {}), **own_signs}
         self._accounts.clear()
         self.models = models
         leave_traces(self._parts(), self._statement)
@@ -722,10 +736,13 @@ class ChanceConstraint(DecisionAccount):
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
             data[name] = KnownData(X, Y)
-            for row in sorted(rows, key=lambda row: row["outcomes"].get(name) is None):
-                y = row["outcomes"].get(name)
+            # Known values first: a bound takes its stand-in, and those that are out any.
+            found = [
+                (row["outcomes"].get(name), row.get("beyond", {}).get(name, 0), row) for row in rows
+            ]
+            for y, side, row in sorted(found, key=lambda each: (each[0] is None, each[1] != 0)):
                 if y is not None or (is_out_counted and name in row["outcomes"]):
-                    data[name].take(self._whole(row["point"]), y, rounded=True)
+                    data[name].take(self._whole(row["point"]), y, rounded=True, side=side)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:

@@ -13,6 +13,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_calib.models.known_data import KnownData
+
 # Relative errors: of arithmetic, of single precision, and of six digits.
 _ARITHMETIC, _SINGLE, _SIX_DIGITS = 1e-9, 1.2e-7, 5.1e-6
 # In units of the data's range: what six decimals leave out near 0, and more than which is another
@@ -45,14 +47,11 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Indices of equal points, of points equal up to arithmetic and, if none is equal, to six
-        digits.
-        """
+        """Indices of equal points, of points equal up to arithmetic, and to six digits."""
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
         limits = [torch.zeros_like(apart), *tolerances(at, self._table, self._spread)]
-        groups = [(apart <= limit).all(dim=-1).nonzero().flatten().tolist() for limit in limits]
-        return groups[:2] if groups[0] else groups
+        return [(apart <= limit).all(dim=-1).nonzero().flatten().tolist() for limit in limits]
 
     def chosen(
         self, name: str, point: list[float], groups: Sequence[Sequence[int]], last: bool = False
@@ -89,13 +88,16 @@ def matches(
     decided: DecidedPoints,
     points: Sequence[list[float]],
     came: Sequence[Mapping[str, float]],
-    rounding: Mapping[str, float],
+    sides: Sequence[Mapping[str, int]],
+    data: Mapping[str, KnownData],
 ) -> list[Match]:
     """Which of the ``rows`` the outcomes that ``came`` of each of the ``points`` belong to.
 
     An outcome belongs to the first decision about its point that lacks it. Otherwise it is told
     again where a row about the point has just this outcome. (The ``num_first`` first ones are data
-    from before all decisions, up to ``rounding``.) That is no evidence of a value which other
+    from before all decisions, and have a stand-in for an outcome beyond a bound, on one of the
+    ``sides``; ``data`` are the models'.) Values may be rounded to six digits as well.
+    That is no evidence of a value which other
     points have too, as on a grid, unless many such are told. Where anything is told again, all is:
     then outcomes that are known come before decisions that lack one.
     """
@@ -104,12 +106,20 @@ def matches(
 
     def equal(j: int, name: str, y: float) -> bool:
         own = outcomes[j].get(name)
-        return own is not None and abs(own - y) <= (rounding[name] if j < num_first else 0.0)
+        return own is not None and abs(own - y) <= (data[name].rounding if j < num_first else 0.0)
+
+    def same(j: int, name: str, i: int) -> bool:
+        """Whether row ``j`` may have the outcome of point ``i``, rounded or as a stand-in."""
+        own, y = outcomes[j].get(name), came[i][name]
+        if own is None:
+            return False
+        is_stand_in = j < num_first and sides[i].get(name, 0) * (own - y) > 0.0
+        return is_stand_in or abs(own - y) <= data[name].rounding_of(y)
 
     def has(j: int, i: int, new: set[str]) -> bool:
         """Whether row ``j`` has the outcomes of point ``i``, some at least, except ``new`` ones."""
         others = came[i].keys() - new
-        return bool(others) and all(equal(j, name, came[i][name]) for name in others)
+        return bool(others) and all(same(j, name, i) for name in others)
 
     def is_telling(i: int) -> bool:
         others = {*range(len(rows))}.difference(*near[i])

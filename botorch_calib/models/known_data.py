@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from gpytorch.models import ExactGP
+from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import raw_train_inputs
+
+# Relative error of six digits, and in units of the data's range what is no rounding any more.
+_SIX_DIGITS, _MOST = 5.1e-6, 1e-3
 
 
 class KnownData:
@@ -27,23 +31,49 @@ class KnownData:
             self.values[tuple(point)].append(y)
         # Outcomes of a model have been transformed and back.
         self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
+        self._range = float(Y.max() - Y.min()) if len(Y) else 0.0
 
-    def take(self, point: Sequence[float], y: float | None, rounded: bool = False) -> bool:
+    def rounding_of(self, y: float) -> float:
+        """The largest difference from ``y`` of a value that was written with six digits."""
+        return max(self.rounding, min(_SIX_DIGITS * abs(y), _MOST * self._range))
+
+    def take(
+        self, point: Sequence[float], y: float | None, rounded: bool = False, side: int = 0
+    ) -> bool:
         """Take out the last observation of a point with a value, any if None: if there is one.
 
-        If there is none, one of a point that is equal to six digits will do where ``rounded``.
+        If there is none, point and value that are equal to six digits will do where ``rounded``. Of
+        an outcome known to be on a ``side`` of ``y``, 1 above or -1 below, any there is a stand-in.
         """
-        groups = [self.values.get(tuple(point), [])]
-        if rounded and y is not None:
-            six_digits = partial(math.isclose, rel_tol=5.1e-6)
-            known = self.values.items()
-            groups += [ys for other, ys in known if ys and all(map(six_digits, other, point))]
-        for own in groups:
-            for i in reversed(range(len(own))):
-                if y is None or abs(own[i] - y) <= self.rounding:
-                    del own[i]
-                    return True
+        own = self.values.get(tuple(point), [])
+        if self._take_of(own, y, self.rounding, side):
+            return True
+        if not rounded or y is None or not self.values:
+            return False
+        near = [own, *(self.values[other] for other in self._near(point))]
+        limits = self.rounding, self.rounding_of(y)
+        return any(self._take_of(ys, y, limit, side) for limit in limits for ys in near)
+
+    @staticmethod
+    def _take_of(own: list[float], y: float | None, rounding: float, side: int) -> bool:
+        for i in reversed(range(len(own))):
+            off = 0.0 if y is None else own[i] - y
+            if abs(off) <= rounding or side * off > 0.0:
+                del own[i]
+                return True
         return False
+
+    @cached_property
+    def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64]]:
+        """All points, as keys and as a table."""
+        return [*self.values], np.array([*self.values], dtype=np.float64)
+
+    def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
+        """Those of the data's points that are equal to six digits."""
+        points, table = self._known
+        at = np.asarray(point, dtype=np.float64)
+        limit = _SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
+        return [points[j] for j in (np.abs(table - at) <= limit).all(axis=-1).nonzero()[0]]
 
 
 @torch.no_grad()
@@ -57,18 +87,23 @@ def train_data(process: Any) -> tuple[Tensor, Tensor]:
 
 
 def without_known(
-    process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Observations without those that are among the data of a process, each of these once.
+
+    Of one that is known only to be beyond ``Y``, on one of the ``sides``, they have a stand-in.
 
     Warns:
         CalibrationWarning: If there are such observations.
     """
-    known, told = (
-        KnownData(*train_data(process)),
-        zip(X.tolist(), Y.flatten().tolist(), strict=True),
-    )
-    is_new = torch.tensor([not known.take(*each) for each in told], dtype=torch.bool)
+    known = KnownData(*train_data(process))
+    signs = [0] * len(X) if sides is None else [*map(int, sides.flatten().tolist())]
+    told = [*zip(X.tolist(), Y.flatten().tolist(), signs, strict=True)]
+    is_new = torch.zeros(len(X), dtype=torch.bool)
+    # Known values first, as bounds take any beyond.
+    for i in sorted(range(len(X)), key=lambda i: signs[i] != 0):
+        x, y, side = told[i]
+        is_new[i] = not known.take(x, y, side=side)
     if not is_new.all():
         warnings.warn(
             f"{int((~is_new).sum())} of {len(X)} observations, points and values, are among the "
@@ -79,4 +114,5 @@ def without_known(
             stacklevel=level_of_caller(),
         )
     is_new = is_new.to(X.device)
-    return X[is_new], Y[is_new], None if Yvar is None else Yvar[is_new]
+    Yvar, sides = (None if each is None else each[is_new] for each in (Yvar, sides))
+    return X[is_new], Y[is_new], Yvar, sides

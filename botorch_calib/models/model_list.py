@@ -250,7 +250,7 @@ class CalibratedModelList(ModelList):
             given = Yvar[..., i : i + 1] if Yvar is not None and takes_noise else None
             checked = checked_observations(gp, own, Y[..., i : i + 1], given)
             check_takes(gp, *checked[:2])
-            data.append((i, *without_known(gp, *checked)))
+            data.append((i, *without_known(gp, *checked)[:3]))
         for i, own, values, given in data:
             model = self.models[i]
             if isinstance(model, Surrogate):

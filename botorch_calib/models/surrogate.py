@@ -170,9 +170,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """
         given = checked_observations(self.model, X, Y, Yvar)
         check_flag("condition", condition)
-        # Bounds are not among the data, which have stand-ins in their place.
-        new = without_known(self.model, *given) if beyond is None else given
-        self.learn(*new, condition, beyond)
+        sides = None if beyond is None else checked_beyond(beyond, given[1])
+        *new, sides = without_known(self.model, *given, sides)
+        self.learn(*new, condition, sides)
 
     @torch.no_grad()
     def learn(
