@@ -20,6 +20,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from numbers import Real
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -324,7 +325,7 @@ class DecisionAccount:
         left, share, since = self.budget_left, "what was left", ""
         if not left <= 0.0 < self.budget.left(T - num, V):
             is_out = [None in row["outcomes"].values() for row in self._rows]
-            later = [is_out[i:].count(False) for i in range(len(is_out))]
+            later = [*accumulate(not each for each in reversed(is_out))][::-1]
             old = [row for row, n in zip(self._rows, later, strict=True) if n >= _OVERTAKEN]
             num = sum(row["certified"] and decision_of(row).violated is None for row in old)
             share, since = "most", f", each older than {_OVERTAKEN} whose outcomes have come"
