@@ -23,8 +23,9 @@ from botorch_calib.models.training_prior import training_prior
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # A residual counts for at most so many deviations: an outlier says little about its neighbours.
 _MOST_DEVIATIONS = 4.0
-# Steps of Fisher scoring: their number, and the longest and the last change of ``g``.
-_STEPS, _LONGEST, _SHORTEST = 25, 2.0, 1e-3
+# Steps of Fisher scoring: their number, the longest and the last change of ``g``, and how often a
+# step that overshoots is halved.
+_STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # Logarithm of the factor of all lengthscales that is tried, and what it may gain: more than 7.3
 # there, `sharpened` corrects.
 _SHORTER, _GAIN = -0.9, 8.0
@@ -106,11 +107,17 @@ def _posterior_modes(
 ) -> tuple[Tensor, Tensor]:
     """Modes ``g = prior a`` of ``h`` hypotheses, as ``a``, ``h x n``, and their log evidences.
 
-    By Fisher scoring from a ``start``, with the priors ``h x n x n`` themselves: that of a constant
-    is singular.
+    By Fisher scoring from a ``start``. The priors, ``h x n x n``, are never inverted, as the prior of
+    a constant is singular. A step is halved while it lowers the posterior density: full steps circle
+    around the mode where residuals are far smaller than the noise.
     """
     squares = residuals.square().clamp_max(_MOST_DEVIATIONS**2 * (variances + noise))
     eye = torch.eye(len(squares)).to(priors)
+
+    def density(a: Tensor, g: Tensor) -> Tensor:
+        total = variances + noise * g.exp()
+        return -0.5 * ((total.log() + squares / total).sum(dim=-1) + (a * g).sum(dim=-1))
+
     a, g = start, (priors @ start.unsqueeze(-1)).squeeze(-1)
     for _ in range(_STEPS):
         own = noise * g.exp()
@@ -125,11 +132,15 @@ def _posterior_modes(
         length = step.abs().amax(dim=-1, keepdim=True)
         if length.max() < _SHORTEST:
             break
-        factor = (_LONGEST / length).clamp_max(1.0)
+        factor, before = (_LONGEST / length).clamp_max(1.0), density(a, g)
+        for _ in range(_HALVINGS):
+            is_lower = density(a + factor * change, g + factor * step) < before
+            if not is_lower.any():
+                break
+            factor = torch.where(is_lower.unsqueeze(-1), 0.5 * factor, factor)
         a, g = a + factor * change, g + factor * step
-    log_likelihood = -0.5 * (total.log() + squares / total).sum(dim=-1)
     log_determinant = 2.0 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-    return a, log_likelihood - 0.5 * ((a * g).sum(dim=-1) + log_determinant)
+    return a, density(a, g) - 0.5 * log_determinant
 
 
 def _check_lengthscales(model: Any) -> None:

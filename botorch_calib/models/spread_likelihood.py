@@ -51,7 +51,9 @@ class SpreadNoise(Noise):
 
     def correlations(self, X: Tensor) -> list[Tensor]:
         """Values ``... x q x n`` of the kernels between inputs ``... x q x d`` and the points."""
-        X, points = X / self.scale, self.points
+        # From the first point: far from 0 the squares would lose all digits.
+        points = self.points - self.points[:1]
+        X = X / self.scale - self.points[:1]
         squares = X.square().sum(dim=-1, keepdim=True) + points.square().sum(dim=-1)
         squares = (squares - 2.0 * X @ points.mT).clamp_min(0.0) / X.shape[-1]
         return [(squares / (-2.0 * lengthscale**2)).exp() for lengthscale in LENGTHSCALES]
