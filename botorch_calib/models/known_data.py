@@ -1,4 +1,4 @@
-"""The data that a model was given, to tell what is told again."""
+"""The data of a model, to recognise observations that are given a second time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class KnownData:
         self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
 
     def take(self, point: Sequence[float], y: float | None, rounded: bool = False) -> bool:
-        """Take out the last observation of a point with a value, any if None: if there is one.
+        """Remove the last observation of a point with the value ``y``; say whether there was one.
 
-        If there is none, one of a point that is equal to six digits will do where ``rounded``.
+        With ``y=None`` any value will do, and with ``rounded`` a point that is equal to six digits.
         """
         groups = [self.values.get(tuple(point), [])]
         if rounded and y is not None:

@@ -72,7 +72,8 @@ class SpreadNoise(Noise):
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
-        # A fit states none, and means those of training, as with GPyTorch's given noise.
+        # Without inputs as many values as were learned from are taken for those, in their order, as
+        # by GPyTorch's `FixedNoiseGaussianLikelihood`. (BoTorch's fits give the inputs.)
         points = self.points * self.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(
