@@ -1,7 +1,7 @@
 """Which decisions outcomes belong to, each once: by equal points, and by points that were rounded.
 
-A point may come back after arithmetic, from single precision, or written with six digits; and an
-outcome may be told again, with all others, as BoTorch's loops tell a model all data.
+A point may come back after arithmetic, from single precision, or written with six digits. An
+outcome may come a second time, with all others, as BoTorch's loops give a model all data.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Match(NamedTuple):
     """Where the outcomes of a point belong to."""
 
     row: int | None  # None: to a new decision
-    new: set[str]  # names of the outcomes that were not told before
+    new: set[str]  # names of the outcomes that have not come before
 
 
 def matches(
@@ -93,13 +93,13 @@ def matches(
 ) -> list[Match]:
     """Which of the ``rows`` the outcomes that ``came`` of each of the ``points`` belong to.
 
-    An outcome belongs to the first decision about its point that lacks it. Otherwise it is told
-    again where a row about the point has just this outcome. (The ``num_first`` first ones are data
-    from before all decisions, and have a stand-in for an outcome beyond a bound, on one of the
-    ``sides``; ``data`` are the models'.) Values may be rounded to six digits as well.
-    That is no evidence of a value which other
-    points have too, as on a grid, unless many such are told. Where anything is told again, all is:
-    then outcomes that are known come before decisions that lack one.
+    An outcome belongs to the first decision about its point that lacks it. If there is none, and a
+    row about the point has just this outcome, also to six digits, the outcome is one that came
+    before. (The first ``num_first`` rows are data from before all decisions; they have a stand-in
+    for an outcome beyond a bound, on one of the ``sides``. ``data`` are the models'.) A value that
+    other points have too, as on a grid, is no evidence of that, unless there are many such values.
+    If one outcome is known to have come before, all data are taken to have been given again: then
+    known outcomes are matched before decisions that lack one.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
@@ -155,7 +155,7 @@ def matches(
 
     may_be_known = [any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
     telling = [may_be_known[i] and is_telling(i) for i in order]
-    # Unless all that is known may be new.
+    # First as if every outcome was new, those last that may be known.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
     is_again = not all(match.new for match in trial)
     num = sum(trial[i].row is None for i in order if may_be_known[i])

@@ -193,7 +193,11 @@ def trials_in_table(
                 came.update(outcomes.iloc[line].to_dict())
                 is_free[line] = False
     for row, came in trials:
-        sided = {key: side for key, side in came.items() if key.endswith(BEYOND)}
-        sides = {key.removesuffix(BEYOND): side for key, side in sided.items() if side in (1, -1)}
-        row["beyond"] = sides
+        row["beyond"] = {}
+        for key, side in came.items():
+            if not key.endswith(BEYOND) or math.isnan(side) or side == 0.0:
+                continue
+            if side not in (1.0, -1.0):
+                raise InputDataError(f"Column `{key}` must hold 1, -1, 0 or nothing, got {side!r}.")
+            row["beyond"][key.removesuffix(BEYOND)] = side
     return trials

@@ -6,6 +6,7 @@ each process makes the constraint from the decisions about all trials, in any st
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.optuna import SearchSpace, unit_cube
@@ -301,12 +303,18 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
     """On which side of its value each constraint is that is known only to be beyond it."""
     sides = trial.user_attrs.get(BEYOND, {})
     right = isinstance(sides, Mapping) and sides.keys() <= {*names}
-    if not right or not all(side in (1, -1) for side in sides.values()):
-        raise InputDataError(
-            f"The user attribute `{BEYOND}` of trial {trial.number} must be a dictionary of 1 or "
-            f"-1 by the names of constraints, {[*names]}, got {sides!r}."
-        )
-    return sides
+    if right and all(side in (1, 0, -1) for side in sides.values()):
+        return {name: int(side) for name, side in sides.items() if side}
+    # A finished trial cannot be changed, so an error would end the study. Above is the side that
+    # a limit is violated on.
+    warnings.warn(
+        f"The user attribute `{BEYOND}` of trial {trial.number} must be a dictionary of 1 (above), "
+        f"-1 or 0 by the names of constraints, {[*names]}, got {sides!r}: each constraint of the "
+        "trial is taken to be above its value.",
+        CalibrationWarning,
+        stacklevel=level_of_caller(),
+    )
+    return {name: 1 for name in names if name in trial.constraints}
 
 
 def _decided(

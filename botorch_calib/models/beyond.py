@@ -1,7 +1,7 @@
 """Outcomes known only to be beyond a bound: what models and calibrators learn from these.
 
-Of a run that ran out of memory it is known that it used more than 24 GB. A tensor ``beyond`` is 1
-where an outcome is above the number that is given, -1 where it is below, and 0 where it is it.
+A run that ran out of memory used more than 24 GB; nothing else is known. A tensor ``beyond`` is 1
+where an outcome is above the given number, -1 where it is below, and 0 where it equals the number.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     r"""Values for a model to learn from, where outcomes are known only to be beyond a bound.
 
-    One standard deviation of the noise that the ``model`` states beyond the bound (in the space of
-    an outcome transform), and the bound itself where it states none. `observe` makes them itself.
-    For a refit take them from the present model, for the first fit from one fitted to the bounds.
+    A stand-in lies beyond the bound by one standard deviation of the ``model``'s noise, measured
+    in the space of an outcome transform. If the model has no noise, it is the bound. `observe`
+    needs no stand-ins; a refit does. Make them with the present model, and for the first fit with
+    a model that was fitted to the bounds.
 
     Args:
         model: A fitted model of the outcome, calibrated or not.
         X: Points ``n x d``.
         Y: Outcomes ``n x 1``, bounds among them.
-        beyond: For each 1 if the outcome is above ``Y``, -1 if below, 0 if it is ``Y``; booleans
-            stand for 1 and 0.
+        beyond: ``n x 1``: 1 if the outcome is above ``Y``, -1 if it is below, 0 if it equals ``Y``;
+            booleans stand for 1 and 0.
 
     Returns:
         Outcomes ``n x 1``, with stand-ins in place of the bounds.
@@ -85,10 +86,11 @@ def teach(
 ) -> None:
     """Update a calibrator by normal scores ``z`` of outcomes and bounds, in their order.
 
-    In place of a bound comes a draw from the distribution ``F`` that the calibrator states then,
-    with ``F(z)`` uniform in ``[F(bound), 1]`` or ``[0, F(bound)]``. So if ``F`` is right, all
-    ``F(z)`` together are uniform, whatever came before. The random numbers follow from ``X``, ``Y``
-    and the number of earlier updates, so a replay repeats them.
+    A bound is replaced by a draw from the part beyond it of the distribution ``F`` that the
+    calibrator states at this point of the sequence: ``F(z)`` is uniform in ``[F(bound), 1]`` or
+    ``[0, F(bound)]``. So if ``F`` is right, all ``F(z)`` together are uniform, whatever came
+    before. ``X``, ``Y`` and the number of earlier updates determine the random numbers, so a replay
+    repeats them.
     """
     first, z = 0, z.clone()
     for i, side in enumerate([] if sides is None else sides.flatten().tolist()):

@@ -1,4 +1,4 @@
-"""The data that a model was given, to tell what is told again."""
+"""The data of a model, to recognise observations that are given a second time."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ class KnownData:
     def take(
         self, point: Sequence[float], y: float | None, rounded: bool = False, side: int = 0
     ) -> bool:
-        """Take out the last observation of a point with a value, any if None: if there is one.
+        """Remove the last observation of a point with the value ``y``; say whether there was one.
 
-        If there is none, point and value that are equal to six digits will do where ``rounded``. Of
-        an outcome known to be on a ``side`` of ``y``, 1 above or -1 below, any there is a stand-in.
+        With ``y=None`` any value will do, and with ``rounded`` point and value that are equal to
+        six digits. Of an outcome known to be on a ``side`` of ``y``, 1 above or -1 below, any value
+        there is a stand-in.
         """
         own = self.values.get(tuple(point), [])
         if self._take_of(own, y, self.rounding, side):

@@ -51,7 +51,9 @@ class SpreadNoise(Noise):
 
     def correlations(self, X: Tensor) -> list[Tensor]:
         """Values ``... x q x n`` of the kernels between inputs ``... x q x d`` and the points."""
-        X, points = X / self.scale, self.points
+        # From the first point: far from 0 the squares would lose all digits.
+        points = self.points - self.points[:1]
+        X = X / self.scale - self.points[:1]
         squares = X.square().sum(dim=-1, keepdim=True) + points.square().sum(dim=-1)
         squares = (squares - 2.0 * X @ points.mT).clamp_min(0.0) / X.shape[-1]
         return [(squares / (-2.0 * lengthscale**2)).exp() for lengthscale in LENGTHSCALES]
@@ -70,7 +72,8 @@ class SpreadNoise(Noise):
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
-        # A fit states none, and means those of training, as with GPyTorch's given noise.
+        # Without inputs as many values as were learned from are taken for those, in their order, as
+        # by GPyTorch's `FixedNoiseGaussianLikelihood`. (BoTorch's fits give the inputs.)
         points = self.points * self.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(

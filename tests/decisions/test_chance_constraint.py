@@ -387,6 +387,7 @@ def test_a_limit_that_is_met_exactly_is_kept() -> None:
     tested = constraint(**WIDE)
     tested.observe(points(1).squeeze(1), value(100.0), condition=False)
     assert tested.num_violations == 0
+    tested.decide(points(1).squeeze(1))
     tested.observe(points(1).squeeze(1), value(math.nextafter(100.0, 200.0)), condition=False)
     assert tested.num_violations == 1
     assert tested.violated(value(100.0)).tolist() == [False]
@@ -409,6 +410,7 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
     tie = torch.tensor([[limit]])
     beyond = torch.nextafter(tie, torch.tensor(sign * torch.inf))
     for y, expected in ((tie, False), (beyond, True)):
+        tested.decide(x)
         tested.observe(x, y, condition=False)
         assert tested.violated(y).tolist() == [expected]
         row = tested.decisions[-1] | {"certified": True}

@@ -227,14 +227,20 @@ def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
     assert len(look.trials) == NUM_INITIAL + 4 and len(look.ledger) == NUM_INITIAL
 
 
-@pytest.mark.parametrize("beyond", [{"size": 1}, {"loss": 2}, "loss"])
-def test_a_malformed_bound_is_named(beyond: Any) -> None:
+@pytest.mark.parametrize("beyond", [{"size": 1}, {"loss": 2}, "loss", None])
+def test_a_malformed_bound_is_named_and_taken_for_a_violation(beyond: Any) -> None:
+    """A finished trial cannot be changed, so the study goes on."""
+
     def objective(trial: Any) -> float:
-        trial.set_user_attr("beyond", beyond)
+        trial.set_user_attr("beyond", beyond if trial.number == 0 else {"loss": 0})
         return limited(trial)
 
-    with pytest.raises(InputDataError, match=r"attribute `beyond` of trial 0 must be a dict.*loss"):
-        new_study().optimize(objective, n_trials=NUM_INITIAL + 1)
+    study = new_study()
+    with pytest.warns(CalibrationWarning, match=r"attribute `beyond` of trial 0 must be .*loss"):
+        study.optimize(objective, n_trials=NUM_INITIAL + 1)
+        constraint = study.sampler.chance_constraint(study)  # type: ignore[attr-defined]
+    assert constraint.num_decisions == 1
+    assert not any("beyond" in row for row in constraint.decisions)
 
 
 def test_points_are_certified_as_optuna_rounds_them() -> None:

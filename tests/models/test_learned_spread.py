@@ -105,6 +105,26 @@ def test_it_averages_modes_by_their_evidences(growth: float) -> None:
     assert p[0] < 0.3 if growth else p[0] > 0.5
 
 
+def test_steps_reach_the_mode_where_full_ones_overshoot() -> None:
+    X = data(30)[0]  # and residuals far below the noise
+    expected, p = oracle(X.numpy(), np.zeros(30), X_NEW.numpy())
+    spread = with_learned_spread(process(X, torch.full_like(X[:, :1], CONSTANT)))
+    assert spread.likelihood.constant_probability == pytest.approx(p[0], rel=5e-3)
+    assert g_at(spread, X_NEW).numpy() == pytest.approx(expected, abs=5e-3)
+
+
+def test_a_wrong_level_counts_against_constant_noise() -> None:
+    medians = []
+    for factor in (0.1, 1.0, 10.0):
+        probabilities = []
+        for seed in range(8):
+            gp = process(*data(40, seed, growth=0.0))
+            gp.likelihood.noise = factor * NOISE
+            probabilities.append(with_learned_spread(gp).likelihood.constant_probability)
+        medians.append(np.median(probabilities))
+    assert medians[0] < 0.05 and medians[1] > 0.5 and medians[2] < 0.05
+
+
 def test_it_predicts_by_the_noise_at_each_input() -> None:
     gp, (more, values, _) = process(*data(40)), data(5, 4)
     before = gp.posterior(X_NEW).mean
@@ -146,7 +166,9 @@ def test_units_and_precision_do_not_matter() -> None:
     single = with_learned_spread(process(X.float(), Y.float()))
     assert single.likelihood.variances(X_NEW.float()).dtype == torch.float32
     assert_close(g_at(single, X_NEW.float()).double(), expected, rtol=0.0, atol=1e-3)
-    # Ranges above 1, without an input transform: they are those of the data.
+    far = process(X + 1e6, Y)
+    assert_close(g_at(with_learned_spread(far), X_NEW + 1e6), expected, rtol=0.0, atol=1e-6)
+    # Ranges above 1 without an input transform are divided by the range of the data.
     wide = process(10.0 * X, Y)
     wide.covar_module.lengthscale = 10.0 * wide.covar_module.lengthscale.detach()
     assert_close(g_at(with_learned_spread(wide), 10.0 * X_NEW), expected)
