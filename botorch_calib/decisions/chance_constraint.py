@@ -630,8 +630,8 @@ class ChanceConstraint(DecisionAccount):
         points = [*map(self._whole, decisions.tolist())]
         rows = [*self._first_rows, *self._rows]
         fresh = self._data_of_no_row(rows)
-        named = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
-        bounds = [{name: side for name, side in each if side} for each in named]
+        signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
+        bounds = [{name: side for name, side in each if side} for each in signed]
         own, num = self._decided_points(rows, points), len(self._first_rows)
         found = matches(rows, num, own, points, came, bounds, fresh)
         is_new, taught = [match.row is None for match in found], []

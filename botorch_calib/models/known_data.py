@@ -74,7 +74,7 @@ class KnownData:
         points, table = self._known
         at = np.asarray(point, dtype=np.float64)
         limit = _SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
-        return [points[j] for j in (np.abs(table - at) <= limit).all(axis=-1).nonzero()[0]]
+        return [points[j] for j in np.flatnonzero((np.abs(table - at) <= limit).all(axis=-1))]
 
 
 @torch.no_grad()

@@ -171,8 +171,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         given = checked_observations(self.model, X, Y, Yvar)
         check_flag("condition", condition)
         sides = None if beyond is None else checked_beyond(beyond, given[1])
-        *new, sides = without_known(self.model, *given, sides)
-        self.learn(*new, condition, sides)
+        x, y, yvar, sides = without_known(self.model, *given, sides)
+        self.learn(x, y, yvar, condition, sides)
 
     @torch.no_grad()
     def learn(

@@ -238,7 +238,7 @@ def test_a_malformed_bound_is_named_and_taken_for_a_violation(beyond: Any) -> No
     study = new_study()
     with pytest.warns(CalibrationWarning, match=r"attribute `beyond` of trial 0 must be .*loss"):
         study.optimize(objective, n_trials=NUM_INITIAL + 1)
-        constraint = study.sampler.chance_constraint(study)  # type: ignore[attr-defined]
+        constraint = study.sampler.chance_constraint(study)
     assert constraint.num_decisions == 1
     assert not any("beyond" in row for row in constraint.decisions)
 
