@@ -195,7 +195,7 @@ def trials_in_table(
     for row, came in trials:
         row["beyond"] = {}
         for key, side in came.items():
-            if not key.endswith(BEYOND) or math.isnan(side) or side == 0.0:
+            if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
                 continue
             if side not in (1.0, -1.0):
                 raise InputDataError(f"Column `{key}` must hold 1, -1, 0 or nothing, got {side!r}.")

@@ -160,6 +160,9 @@ class TestTables:
         outcomes["y_beyond"] = [1.0, float("nan"), -1.0, 0.0]
         trials = trials_in_table(self.decisions(points), inputs, outcomes)
         assert [row["beyond"] for row, _ in trials] == [{}, {}, {"y": -1.0}, {}]
+        outcomes["y_beyond"] = [1.0, None, 24.0, 0.0]
+        with pytest.raises(InputDataError, match="Column `y_beyond` must hold 1, -1, 0"):
+            trials_in_table(self.decisions(points), inputs, outcomes)
 
     def test_small_units(self) -> None:
         """Charges in coulombs differ by less than files are rounded by."""
