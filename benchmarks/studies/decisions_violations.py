@@ -1,0 +1,106 @@
+"""The rule that counts violations beside the one that counted misses, on the runs archived so far.
+
+Pairs are runs of ``budget`` (or ``budget_spread``) and ``misses`` on the same problem and seed, in
+the archives of the suites on decisions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.decisions import faults_and_small_sets, real_limits
+from benchmarks.decisions.suites import BUDGET, FAULTS, REAL
+from benchmarks.decisions.tasks import CASES
+from benchmarks.framework.markdown import mean_with_interval, table
+from benchmarks.framework.stored_results import (
+    ARCHIVE_SUFFIX,
+    ARCHIVES_DIR,
+    decode,
+    read_entries,
+    write_atomically,
+)
+from benchmarks.studies.command_line import study_parser
+
+COMMAND = "python -m benchmarks.studies.decisions_violations"
+BEFORE, METHODS = "misses", ("budget", "budget_spread")
+SUITES = (
+    (BUDGET, [*CASES]),
+    (FAULTS, [*faults_and_small_sets.FAULTS]),
+    (REAL, [task.outcome.name for task in real_limits.TASKS]),
+)
+HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
+HEAD += ["reward", "before", "reward less before", "safe", "before"]
+
+
+class Run(NamedTuple):
+    """What counts of a run."""
+
+    violations: float
+    certified: float
+    rounds: int
+    reward: float
+    is_safe: bool  # what it recommends
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Run:
+        named = {key: decode(value) for key, value in kept["extras"].items()}
+        certified, violated = named["certified"], named["violated"]
+        (probability,) = named["recommended_probability"]
+        return cls(
+            sum(c * v for c, v in zip(certified, violated, strict=True)),
+            sum(certified),
+            len(certified),
+            named["mean_reward"][0],
+            probability is not None and probability <= 0.1,
+        )
+
+
+def row(label: str, method: str, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
+    """A row of the table; the interval is over pairs of runs."""
+    cells = [label, method, str(len(pairs))]
+    both = [*zip(*pairs, strict=True)]
+
+    def each(form: str, score: Any) -> Iterable[str]:
+        return [format(score(runs), form) for runs in both]
+
+    def share(above: str, below: str) -> Any:
+        return lambda runs: (
+            100 * sum(getattr(r, above) for r in runs) / sum(getattr(r, below) for r in runs)
+        )
+
+    cells += each(".1f", share("violations", "certified"))
+    cells += each(".0f", share("certified", "rounds"))
+    cells += each(".2f", lambda runs: sum(r.reward for r in runs) / len(runs))
+    cells.append(mean_with_interval([new.reward - old.reward for new, old in pairs], "+.2f"))
+    return cells + [*each("d", lambda runs: sum(r.is_safe for r in runs))]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = study_parser(COMMAND, __doc__, []).parse_args(argv)
+    rows, pooled = [], []
+    for suite, cases in SUITES:
+        _, entries = read_entries(ARCHIVES_DIR / f"{suite.name}{ARCHIVE_SUFFIX}", suite.name)
+        runs = {key: Run.of(entry.kept) for key, entry in entries.items()}
+        for method in METHODS:
+            pairs = [
+                (key.problem, new, runs[key._replace(method=BEFORE)])
+                for key, new in runs.items()
+                if key.method == method and key._replace(method=BEFORE) in runs
+            ]
+            pooled += [(new, old) for _, new, old in pairs if method == METHODS[0]]
+            for case in cases:
+                own = [(new, old) for name, new, old in pairs if name.endswith(case)]
+                rows += [row(case, method, own)] if own else []
+    rows.append(row("all", METHODS[0], pooled))
+    lines = ["# The rule that counts violations", "", f"Reproduce with `{COMMAND}`.", ""]
+    write_atomically(
+        args.tables / "decisions_violations.md", "\n".join([*lines, *table(HEAD, rows), ""])
+    )
+    print("\n".join(table(HEAD, rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
