@@ -25,7 +25,7 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     r"""Values for a model to learn from, where outcomes are known only to be beyond a bound.
 
     A stand-in lies beyond the bound by one standard deviation of the ``model``'s noise, measured
-    in the space of an outcome transform. If the model has no noise, it is the bound. `observe`
+    in the space of an outcome transform. If the model has no noise, it is the bound. ``observe``
     needs no stand-ins; a refit does. Make them with the present model, and for the first fit with
     a model that was fitted to the bounds.
 

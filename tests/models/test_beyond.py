@@ -81,6 +81,7 @@ def recorded(calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> list[tu
     return told
 
 
+@pytest.mark.filterwarnings("ignore:Outcomes lie beyond 50 predictive standard deviations")
 @pytest.mark.parametrize("calibrator", [LocalizedConformal(0.2), QuantileRecalibrator()])
 def test_draws_keep_what_is_stated_uniform(
     calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch
@@ -91,11 +92,11 @@ def test_draws_keep_what_is_stated_uniform(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.double, generator=generator)
 
-    X = torch.rand(250, 2, dtype=torch.double, generator=generator)
-    calibrator.update(X[150:], 3.0 * normal(100))  # it widens
+    X = torch.rand(500, 2, dtype=torch.double, generator=generator)
+    calibrator.update(X[400:], 3.0 * normal(100))  # it widens
     model, told = CalibratedModel(make_gp(), calibrator), recorded(calibrator, monkeypatch)
     num_bounds = 0
-    for t, x in enumerate(X[:150].split(1)):
+    for t, x in enumerate(X[:400].split(1)):
         stated = predict(model, x.unsqueeze(-2), objective=False)
         y, bound = (stated.at_score(scale * normal(1, 1, 1)).reshape(1, 1) for scale in (1.0, 0.7))
         side = 1.0 if t % 3 else -1.0
@@ -103,9 +104,10 @@ def test_draws_keep_what_is_stated_uniform(
         model.observe(x, torch.where(beyond != 0, bound, y), condition=False, beyond=beyond)
         num_bounds += int(beyond.abs().sum())
     u = torch.tensor(told)[:, 1]
-    assert num_bounds > 50 and len(u) == 150
-    assert kstest(u, "uniform").pvalue > 0.05
-    assert abs(torch.corrcoef(torch.stack([u[1:], u[:-1]]))[0, 1]) < 0.16
+    assert num_bounds > 130 and len(u) == 400
+    # Draws differ from processor to processor: one test in a thousand may be beyond.
+    assert kstest(u, "uniform").pvalue > 0.001
+    assert abs(torch.corrcoef(torch.stack([u[1:], u[:-1]]))[0, 1]) < 3.3 / math.sqrt(400)
     # The same bound again has other draws, and a bound that has no chance is told as it is.
     again = torch.ones(4, 1, dtype=torch.double)
     model.observe(x.expand(4, 2), 0.0 * again, condition=False, beyond=again)
