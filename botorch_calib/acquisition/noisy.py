@@ -60,7 +60,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     """BoTorch's cached root, of the processes beneath calibrated posteriors as well."""
 
     _root_is_kept: bool
-    # Whether the root belongs to a calibrated posterior: BoTorch extends only roots of its own
+    # Whether the root is of a calibrated posterior. BoTorch extends roots of Gaussian ones only.
     _root_is_ours = False
     _baseline_L: Any  # a tensor in BoTorch's classes
     model: Any
@@ -110,7 +110,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     @_cache_root.setter
     def _cache_root(self, value: bool) -> None:
-        """Do nothing: BoTorch sets this by what it knows of its own models alone."""
+        """Do nothing: BoTorch sets this by the type of the model, and knows only its own types."""
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition

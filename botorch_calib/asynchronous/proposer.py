@@ -345,7 +345,7 @@ class DelayAwareProposer:
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """The unit of a model's targets, in units of its outcome; 1 if the unit is not known."""
+    """How large one unit of a model's targets is in units of its outcome; 1 if that is unknown."""
     outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
     unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
     return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one

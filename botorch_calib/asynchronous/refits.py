@@ -38,7 +38,7 @@ from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.delayed import Fit, fitted_model, queries_to_impute
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
-from botorch_calib.models.process import like, observed_process
+from botorch_calib.models.process import checked_observations, like, observed_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
@@ -96,6 +96,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
         if not isinstance(model, CalibratedModel):
             return with_observations(model, X, Y, Yvar)
         extended = model.with_model(model.model, deepcopy(model.calibrator))
+        X, Y, Yvar = checked_observations(extended.model, X, Y, Yvar)
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
             extended.learn(x, y, noise)  # equal ones may be repeated queries

@@ -642,16 +642,9 @@ class ChanceConstraint(DecisionAccount):
                 if fresh[name].take(x, each[name], rounded=True, side=bounds[i].get(name, 0))
             }
             taught.append([name in match.new - learned for name in self.limits])
-            for j in sum(own.near(x), []) if is_new[i] else []:
-                for name, side in rows[j].get("beyond", {}).items():
-                    y = each.get(name)
-                    known = rows[j]["outcomes"][name]
-                    if y is not None and name not in bounds[i] and side * (y - known) > 0.0:
-                        raise InputDataError(
-                            f"`X[{i}]`, {x}, has an outcome that was told as beyond {known:g}, and "
-                            f"{y:g} may be it, or a stand-in: tell the bound, with `beyond`, enter "
-                            "the value into the row, or `decide` before it is measured again."
-                        )
+            if is_new[i]:
+                values = {name: y for name, y in each.items() if name not in bounds[i]}
+                _check_no_bound(f"`X[{i}]`, {x},", values, [rows[j] for j in sum(own.near(x), [])])
             if is_new[i] and learned:
                 raise InputDataError(
                     f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
@@ -736,7 +729,8 @@ class ChanceConstraint(DecisionAccount):
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
             data[name] = KnownData(X, Y)
-            # Known values first: a bound takes its stand-in, and those that are out any.
+            # Known values first, as a bound takes any value beyond it, and an outcome that is out
+            # takes any at all.
             found = [
                 (row["outcomes"].get(name), row.get("beyond", {}).get(name, 0), row) for row in rows
             ]
@@ -832,6 +826,19 @@ class ChanceConstraint(DecisionAccount):
         """What decides, and may decide again in another constraint."""
         models = self.models.values()
         return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
+
+
+def _check_no_bound(subject: str, values: Mapping[str, float], rows: Iterable[Row]) -> None:
+    """Raise if one of the outcomes at a point may be what a row there knows only a bound of."""
+    for row in rows:
+        for name, side in row.get("beyond", {}).items():
+            bound = row["outcomes"][name]
+            if name in values and side * (values[name] - bound) > 0.0:
+                raise InputDataError(
+                    f"{subject} has an outcome that was told as beyond {bound:g}, and "
+                    f"{values[name]:g} may be it, or a stand-in: tell the bound, with `beyond`, "
+                    "enter the value into the row, or `decide` before it is measured again."
+                )
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:

@@ -13,13 +13,12 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib.models.known_data import KnownData
+from botorch_calib.models.known_data import MOST_OF_RANGE, SIX_DIGITS, KnownData
 
-# Relative errors: of arithmetic, of single precision, and of six digits.
-_ARITHMETIC, _SINGLE, _SIX_DIGITS = 1e-9, 1.2e-7, 5.1e-6
-# In units of the data's range: what six decimals leave out near 0, and more than which is another
-# point, however large its numbers are.
-_LEAST, _MOST = 1e-6, 1e-3
+# Relative errors of arithmetic and of single precision.
+_ARITHMETIC, _SINGLE = 1e-9, 1.2e-7
+# What six decimals leave out near 0, in units of the data's range.
+_LEAST = 1e-6
 
 
 def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,7 +28,7 @@ def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Te
     range, ``d``.
     """
     size = torch.maximum(table.abs(), point.abs())
-    digits = torch.where(spread > 0.0, _MOST * spread, torch.inf).minimum(_SIX_DIGITS * size)
+    digits = torch.where(spread > 0.0, MOST_OF_RANGE * spread, torch.inf).minimum(SIX_DIGITS * size)
     size = size.maximum(spread)
     return _ARITHMETIC * size, digits.maximum(_LEAST * spread).maximum(_SINGLE * size)
 

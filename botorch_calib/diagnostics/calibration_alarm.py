@@ -268,7 +268,7 @@ class CalibrationAlarm:
 
 
 def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """The alarm after outcomes that came one by one, ``X`` being needed with ``bounds`` alone."""
+    """The alarm after outcomes that came one by one; ``X`` is only needed with ``bounds``."""
     alarm = CalibrationAlarm(bounds=bounds)
     places = [None] * len(pits) if X is None or bounds is None else X.cpu().split(1)
     for pit, place in zip(pits.cpu().split(1), places, strict=True):

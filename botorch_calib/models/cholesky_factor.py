@@ -302,7 +302,7 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
 
 
 def _tells_its_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
-    """Whether the kernel evaluates diagonals alone, as GPyTorch asks of it: some overlook that."""
+    """Whether the kernel returns only the diagonal when GPyTorch asks for it; some do not."""
     points = model.train_inputs[0][..., :2, :]
     # As `moments` gives them: products of kernels want the batch dimensions of members.
     points = points.expand(*covariance.shape[:-2], *points.shape[-2:])

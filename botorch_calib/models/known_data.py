@@ -18,8 +18,9 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import raw_train_inputs
 
-# Relative error of six digits, and in units of the data's range what is no rounding any more.
-_SIX_DIGITS, _MOST = 5.1e-6, 1e-3
+#: Relative error of a number with six digits, and the share of the data's range beyond which a
+#: difference is no rounding, however large the numbers are.
+SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
 
 
 class KnownData:
@@ -35,7 +36,7 @@ class KnownData:
 
     def rounding_of(self, y: float) -> float:
         """The largest difference from ``y`` of a value that was written with six digits."""
-        return max(self.rounding, min(_SIX_DIGITS * abs(y), _MOST * self._range))
+        return max(self.rounding, min(SIX_DIGITS * abs(y), MOST_OF_RANGE * self._range))
 
     def take(
         self, point: Sequence[float], y: float | None, rounded: bool = False, side: int = 0
@@ -73,7 +74,7 @@ class KnownData:
         """Those of the data's points that are equal to six digits."""
         points, table = self._known
         at = np.asarray(point, dtype=np.float64)
-        limit = _SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
+        limit = SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
         return [points[j] for j in np.flatnonzero((np.abs(table - at) <= limit).all(axis=-1))]
 
 
@@ -90,9 +91,10 @@ def train_data(process: Any) -> tuple[Tensor, Tensor]:
 def without_known(
     process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Observations without those that are among the data of a process, each of these once.
+    """The observations that are not among the data of a process; each datum stands for one.
 
-    Of one that is known only to be beyond ``Y``, on one of the ``sides``, they have a stand-in.
+    Where an outcome is known only to be beyond ``Y``, on one of the ``sides``, the data hold a
+    stand-in for it.
 
     Warns:
         CalibrationWarning: If there are such observations.

@@ -18,10 +18,10 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior variances of ``g``: of its level, and of what is added where it varies; and the prior
-# probability that it does not.
+# Prior variances of the level of ``g`` and of its variation around the level, and the prior
+# probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
-# A residual counts for at most so many deviations: an outlier says little about its neighbours.
+# A larger residual counts as this many deviations: an outlier says little about its neighbours.
 _MOST_DEVIATIONS = 4.0
 # Steps of Fisher scoring: their number, the longest and the last change of ``g``, and how often a
 # step that overshoots is halved.

@@ -59,7 +59,7 @@ class CalibratedModelList(ModelList):
 
     models: Any  # a ``ModuleList``, whose items have more than the attributes of a ``Module``
 
-    # As of a `WrapperModel`: BoTorch caches the roots of its own models alone.
+    # As in `WrapperModel`: BoTorch caches roots for its own models only.
     _supports_cache_root = False
 
     def __init__(self, *models: Model) -> None:

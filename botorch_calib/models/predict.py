@@ -154,7 +154,7 @@ def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
 
 
 def inputs_of_calibrator(stated: CalibratedPosterior) -> Tensor:
-    """Inputs as calibrators see them, those of members with warps of their own averaged."""
+    """Inputs as calibrators see them: the average over members, where each warps its inputs."""
     inputs = stated.inputs
     assert inputs is not None
     return inputs.mean(dim=MEMBER_DIM) if stated.members else inputs
@@ -200,7 +200,7 @@ def _stated_by(
 def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
-    """A posterior of which the cdf is known: a normal score, and the map of it."""
+    """What a posterior states that has only a cdf: a normal score, mapped to the outcome."""
     posterior = process.posterior(X)
     if isinstance(posterior, CalibratedPosterior):  # of a model of a user's own
         is_objective = objective and posterior.objective
@@ -459,7 +459,7 @@ def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
 
 
 class PastPredictions(NamedTuple):
-    """What a process stated of its training data before it saw each, in their order."""
+    """What a process stated of each training datum before it saw that datum, in their order."""
 
     inputs: Tensor  # n x d, as calibrators see them
     scores: Tensor  # n, normal scores

@@ -52,7 +52,7 @@ def has_members(process: Any) -> bool:
 
 
 def states_cdf_alone(process: object) -> bool:
-    """Whether it is no Gaussian model: of its posterior only the cdf is known."""
+    """Whether a process is not Gaussian, so that its posterior has only a cdf."""
     return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
 
 

@@ -1,4 +1,4 @@
-"""Checks of models, and of what is asked of them; errors name the remedy."""
+"""Checks of models, and of requests that not every model can serve; errors name the remedy."""
 
 from __future__ import annotations
 

@@ -181,11 +181,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
         Y: Tensor,
         Yvar: Tensor | None = None,
         condition: bool = True,
-        beyond: Tensor | None = None,
+        sides: Tensor | None = None,
     ) -> None:
-        """`observe`, for observations that are known to be new, whatever their values are."""
-        X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
-        sides = None if beyond is None else checked_beyond(beyond, Y)
+        """`observe`, for observations that are known to be new, whatever their values are.
+
+        Nothing is checked: give what `checked_observations` and `checked_beyond` return.
+        """
         if not len(X):
             return
         process, pending, calibrator = self.model, self.X_pending, self.calibrator
@@ -221,10 +222,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return twin
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> Self:
-        """The same settings and calibrator, or another ``calibrator``, with another model.
+        """This surrogate with another model, and with another ``calibrator`` if one is given.
 
-        What a surrogate ``model`` has of its own, pending points with their settings or a
-        calibrator with its own, comes with it.
+        If ``model`` is a surrogate too, it keeps its own pending points and its own calibrator,
+        each with their settings.
 
         Raises:
             BotorchTensorDimensionError: If ``model`` has inputs of another width.
