@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import signal
 from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import suppress
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from typing import Any
 
 from pebble import ProcessPool
 
 from botorch_calib._validation import check_positive
 
+_START = str(Path(__file__).with_name("worker_start.py"))
+
 
 class PebbleExecutor(Executor):
     """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
 
-    A process that dies, or takes too long and is killed, costs only its call, and is replaced;
-    programs that it has started go on. It is spawned, as torch's threads may deadlock a fork.
+    A process that dies, or takes too long and is killed, costs only its call, and is replaced. It
+    is spawned, as torch's threads may deadlock a fork. However a process ends, the programs that it
+    has started are killed, but on Windows and where they have a session of their own.
 
     Args:
         max_workers: Number of processes.
@@ -28,8 +36,10 @@ class PebbleExecutor(Executor):
 
     def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
         self._timeout = None if timeout is None else check_positive("timeout", timeout)
-        context = SpawnContext() if pool.get("max_tasks") else _Spawn()
-        self._pool = ProcessPool(max_workers, **{"context": context, **pool})
+        pool = {"context": _Spawn() if pool.get("max_tasks") else _SpawnForGood(), **pool}
+        further = [(pool["initializer"], pool.get("initargs", ()))] if "initializer" in pool else []
+        start = {"initializer": runpy.run_path, "initargs": (_START, {"INITIALIZERS": further})}
+        self._pool = ProcessPool(max_workers, **{**pool, **start})
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -50,10 +60,22 @@ class PebbleExecutor(Executor):
 
 class _Spawn(SpawnContext):
     class Process(SpawnProcess):
-        """Exit code 0, as of a STOP in Fortran, is a loss, unless ``max_tasks`` ends processes."""
+        """Programs that it has started are killed once Pebble sees that it has ended."""
 
         def __reduce__(self) -> tuple[Any, ...]:
             return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
+
+        def is_alive(self) -> bool:
+            is_alive = super().is_alive()
+            if not is_alive and self.pid is not None and hasattr(os, "killpg"):
+                with suppress(OSError):  # mostly there is no such group any more
+                    os.killpg(self.pid, signal.SIGKILL)
+            return is_alive
+
+
+class _SpawnForGood(_Spawn):
+    class Process(_Spawn.Process):
+        """Exit code 0, as of a STOP in Fortran, is a loss, unless ``max_tasks`` ends processes."""
 
         @property
         def exitcode(self) -> int | None:

@@ -275,6 +275,12 @@ class TestCallbacks:
         assert caplog.text.count("A callback failed") == 2
         assert len(observed(ledger)) == bad.call_count == other.call_count == 3
 
+    @pytest.mark.parametrize("true", [np.True_, torch.tensor(True), np.array([True])])
+    def test_true_of_numpy_and_torch(self, true: Any) -> None:
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), square, ledger, callbacks=[lambda *_: true]).run(3)
+        assert len(ledger) == 1
+
     def test_one_that_returns_true_ends_the_run(self) -> None:
         """What runs is awaited, and told of."""
         gates, ledger, told = Gates(), FeedbackLedger(1), []

@@ -33,6 +33,7 @@ from tests.asynchronous.objectives import (
     runs,
     send_badly,
     square,
+    start_program,
     wait_for_run,
     wait_until,
 )
@@ -50,6 +51,14 @@ def leaves_nothing_behind() -> Iterator[None]:
     yield
     wait_until(lambda: not multiprocessing.active_children())
     wait_until(lambda: not {t for t in threads_of_tests() - threads if not isinstance(t, TMonitor)})
+
+
+def is_at_end(reader: int) -> bool:
+    """Whether no process can write into a pipe any more."""
+    try:
+        return os.read(reader, 1) == b""
+    except BlockingIOError:
+        return False
 
 
 class LatePool(ProcessPoolExecutor):
@@ -129,6 +138,18 @@ class TestPebble:
         make_optimizer(make, objective, ledger, max_parallel=2).run(4)
         assert observed(ledger) == squares(0, 1, 2, 3)
         assert len({pid for query in range(4) for pid in runs(tmp_path, query)}) == 4
+
+    @pytest.mark.parametrize("options", [{}, {"max_tasks": 1}])
+    def test_programs_end_with_their_process(self, tmp_path: Path, options: Any) -> None:
+        """Also if it has been killed, and if they ignore a request to end."""
+        pipe, ledger = tmp_path / "pipe", FeedbackLedger(1)
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        make, objective = partial(PebbleExecutor, 2, **options), partial(start_program, pipe)
+        make_optimizer(make, objective, ledger).run(3)
+        assert observed(ledger) == squares(0, 2) and ids(ledger, "failed") == [1]
+        wait_until(lambda: is_at_end(reader))
+        os.close(reader)
 
     def test_an_executor_that_is_shut_down(self) -> None:
         executor = PebbleExecutor(1)
@@ -229,7 +250,6 @@ def test_the_end_of_the_script(tmp_path: Path, kind: str, number: signal.Signals
     wait_until(lambda: len(observed(FeedbackLedger.read(tmp_path / "ledger"))) == 2)
     if number == signal.SIGKILL:
         process.kill()
-        (tmp_path / "go").touch()  # its workers end with what they evaluate
     else:
         os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)

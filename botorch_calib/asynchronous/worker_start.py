@@ -1,0 +1,37 @@
+"""What a process of `PebbleExecutor` runs first, by its path: a package would import torch there.
+
+The process and the programs that it starts get a session of their own, whose group has the number
+of the process. Programs are asked to end with the process, which waits for them for up to a second;
+the executor kills the others. If the script is killed, so is the group.
+"""
+
+import os
+import signal
+import time
+from multiprocessing import connection, parent_process, util
+from threading import Thread
+
+
+def _end_with_script() -> None:
+    connection.wait([parent_process().sentinel])  # type: ignore[union-attr]
+    os.killpg(0, signal.SIGKILL)
+
+
+def _end_programs() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+        except ChildProcessError:
+            return
+
+
+if hasattr(os, "setsid"):  # not on Windows
+    os.setsid()
+    util.Finalize(None, _end_programs, exitpriority=0)
+    Thread(target=_end_with_script, daemon=True).start()
+for initializer, arguments in globals().get("INITIALIZERS", ()):
+    initializer(*arguments)
