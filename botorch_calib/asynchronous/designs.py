@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from botorch.exceptions.errors import InfeasibilityError
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_calib.asynchronous.failed_queries import Feasibility
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
-from botorch_calib.optim.random_seeds import derived_seed
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from botorch_calib.optim.region import LinearConstraints, Region
 
 # Points from which a new one is chosen.
 ALTERNATIVES = 8
 # Choices are compared with all queries in blocks of this many, of which one nearly always suffices.
 MOST_COMPARED = 1024
+# Points under linear constraints are drawn so many at a time, at least.
+LEAST_DRAWN = 128
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Design:
     seed: int  # of the scrambling or of the order
     fixed: Mapping[int, float]  # values of features that are given, by column
     choices: Tensor | None  # n x d, which have these values; None for the box
+    linear: LinearConstraints | None = None  # which points of the box meet
 
     def point(self, count: int) -> Tensor:
         """Point ``count``, of length ``d``; choices begin again after the last one."""
@@ -59,9 +64,21 @@ class Design:
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
         """Points of the sequence in the box, ``num x d``, after the first ones."""
+        if self.linear is not None:
+            return self._sample_of_region(num, skip)
         unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=self.seed).fast_forward(skip)
         points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
         return with_features(points, self.fixed)
+
+    def _sample_of_region(self, num: int, skip: int) -> Tensor:
+        # The numbers drawn are powers of two: a random walk ends elsewhere if it is longer.
+        drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
+        region = Region(with_features(self.bounds, self.fixed), self.linear)
+        with random_stream(self.seed):
+            points = region.sample(drawn).squeeze(-2)
+        if not len(points):
+            raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
+        return points[torch.arange(skip, skip + num) % len(points)]
 
     @staticmethod
     def _order(seed: int, num: int) -> Tensor:

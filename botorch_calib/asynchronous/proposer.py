@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InfeasibilityError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf_discrete
@@ -47,6 +52,7 @@ from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import like, predicting_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.scaled_search import optimize_in_unit_box
 from botorch_calib.posteriors.outcome_maps import Affine
 
@@ -119,6 +125,10 @@ class DelayAwareProposer:
         refit_every: A number of values (integer) from one fit to the next, or the factor above 1
             (float) by which it grows: with the default, there is a fit after every value up to 20,
             and after every hundredth at 1000.
+        inequality_constraints: Linear constraints that all queries meet, as in ``optimize_acqf``:
+            triples ``(indices, coefficients, rhs)`` with ``sum(X[indices] * coefficients) >= rhs``,
+            in units of the inputs. Fixed features count, and ``choices`` that break one are left
+            out.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -139,6 +149,7 @@ class DelayAwareProposer:
         search: SearchSettings | None = None,
         maximize: bool | None = None,
         refit_every: int | float = 1.1,
+        inequality_constraints: LinearConstraints | None = None,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
         self.device = bounds.device if isinstance(bounds, Tensor) else torch.device("cpu")
@@ -152,6 +163,7 @@ class DelayAwareProposer:
             self.choices = torch.from_numpy(check_array("choices", choices, (None, self.dim)))
             if not len(self.choices):
                 raise InputDataError("`choices` holds no points.")
+        self.linear = Region.checked(self.bounds, None, inequality_constraints).linear
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             check_fixed_features(fixed_features, self.dim)
@@ -178,6 +190,7 @@ class DelayAwareProposer:
             InputDataError: If the ledger contradicts ``maximize``, ``fixed_features`` returns
                 malformed features, all ``choices`` have failed, or the variance of the values
                 overflows.
+            InfeasibilityError: If no point meets the linear constraints.
 
         Warns:
             InputDataWarning: If no query with a value, or none of ``choices``, lies in the box; if
@@ -226,13 +239,17 @@ class DelayAwareProposer:
             return self._maximizer(acqf, model, choices, fixed, failed)
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
-        return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
+        seed = derived_seed(self.search.seed, stream)
+        return Design(self.bounds, seed, fixed, choices, self.linear)
 
     def _choices_left(self, fixed: Features, failed: Tensor) -> Tensor | None:
         """The choices with the fixed features that are none of the failed queries."""
         if self.choices is None:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
+        choices = choices[Region(self.bounds, self.linear).allows(choices.unsqueeze(-2))]
+        if not len(choices):
+            raise InfeasibilityError("None of `choices` meets the linear constraints.")
         left = choices[~is_any_of(choices, failed)]
         if not len(left):
             raise InputDataError(
@@ -333,11 +350,14 @@ class DelayAwareProposer:
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             fixed_features=fixed,
+            linear=self.linear and [(i.to(box.device), c.to(box), r) for i, c, r in self.linear],
         )
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
         point = with_features(point, fixed)
-        if have_failed(point, failed, self.bounds) and len(fixed) < self.dim:
+        # SLSQP may end outside of the linear constraints.
+        is_out = not Region(self.bounds, self.linear).allows(point.view(1, 1, -1))
+        if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
             # The best of a Sobol sample, of which as many points as have failed may fall away.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)

@@ -13,7 +13,7 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_bounds, check_fixed_features, check_list
+from botorch_calib._validation import check_bounds, check_fixed_features, check_list, check_number
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
@@ -68,8 +68,8 @@ class Region:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
         return cls(
             bounds,
-            _checked_lines("inequality_constraints", linear),
-            _checked_lines("equality_constraints", equal),
+            _checked_lines("inequality_constraints", linear, bounds),
+            _checked_lines("equality_constraints", equal, bounds),
         )
 
     def sample(self, num: int) -> Tensor:
@@ -143,13 +143,23 @@ class Region:
         return scaled
 
 
-def _checked_lines(name: str, lines: Any) -> LinearConstraints | None:
-    """Linear constraints on one point, None for none."""
-    several: list[Any] = [] if lines is None else check_list(name, lines, _LINE)
-    for each in several:
+def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints | None:
+    """Linear constraints on one point, in the precision of the bounds; None for none."""
+    checked: LinearConstraints = []
+    for each in [] if lines is None else check_list(name, lines, _LINE):
         if len(check_list(name, each, _LINE)) != 3 or not (
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)
         ):
             raise InputDataError(f"`{name}` must be a list of {_LINE}, got {each!r} in it.")
-    # BoTorch's other form names a column of a point of a batch, of which there is one here.
-    return [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in several] or None
+        indices, coefficients, rhs = each
+        # BoTorch's other form names a column of a point of a batch, of which there is one here.
+        columns = indices if indices.dim() == 1 else indices[:, 1]
+        num = bounds.shape[-1]
+        if columns.shape != coefficients.shape or not ((-num <= columns) & (columns < num)).all():
+            raise InputDataError(
+                f"`{name}` must have a coefficient for each index, and indices of {num} columns, "
+                f"got {each!r}."
+            )
+        columns, coefficients = columns.to(bounds.device) % num, coefficients.to(bounds)
+        checked.append((columns, coefficients, check_number(f"{name}: rhs", rhs)))
+    return checked or None

@@ -15,6 +15,8 @@ from botorch.optim.initializers import is_nonnegative
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
+from botorch_calib.optim.region import LinearConstraints, Region
+
 # For ``optimize_acqf`` and ``gen_candidates_scipy``: one start a problem of SciPy's. With SciPy
 # 1.13 to 1.17 BoTorch climbs from each start on its own anyway. With others, such as 1.18, BoTorch
 # 0.18 has SciPy maximise the sum over the starts, which ends for all of them at once: 8 of 40
@@ -33,6 +35,7 @@ def optimize_in_unit_box(
     num_restarts: int,
     raw_samples: int,
     fixed_features: Mapping[int, float] | None = None,
+    linear: LinearConstraints | None = None,
 ) -> tuple[Tensor, Tensor]:
     """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
 
@@ -42,6 +45,7 @@ def optimize_in_unit_box(
 
     The unit of the values is their `spread_of_values` by default. ``fixed_features``, by columns
     counted from the front, may lie outside of the box. The function is never evaluated at others.
+    Constraints ``linear`` are BoTorch's ``inequality_constraints``.
     """
     settings: dict[str, Any] = {
         "q": 1,
@@ -52,7 +56,9 @@ def optimize_in_unit_box(
     }
     held = dict(fixed_features or {})
     if isinstance(acqf, OneShotAcquisitionFunction):
-        candidate, value = optimize_acqf(acqf, bounds, fixed_features=held or None, **settings)
+        candidate, value = optimize_acqf(
+            acqf, bounds, fixed_features=held or None, inequality_constraints=linear, **settings
+        )
         assert value is not None  # as it was not declined
         return candidate.detach(), value
     box = bounds.clone()
@@ -60,9 +66,14 @@ def optimize_in_unit_box(
         box[:, column] = x  # without width, so that not even rounding changes it
     unit = spread_of_values(acqf, box) if unit is None else unit
     in_unit_box = InUnitBox(acqf, box, unit)
-    candidate, value = optimize_acqf(
-        in_unit_box, in_unit_box.bounds, fixed_features=dict.fromkeys(held, 0.0) or None, **settings
-    )
+    if linear is None:
+        settings["fixed_features"] = dict.fromkeys(held, 0.0) or None
+    else:  # BoTorch would take out the fixed features, and complain of constraints on them alone
+        region = Region(box, linear)
+        settings["inequality_constraints"] = region.linear_in_widths
+        # BoTorch's own walk takes longer than the search.
+        settings["generator"] = lambda n, q, seed: region.in_widths(region.sample(n))
+    candidate, value = optimize_acqf(in_unit_box, in_unit_box.bounds, **settings)
     assert value is not None
     return in_unit_box.inputs(candidate).detach(), value * unit
 

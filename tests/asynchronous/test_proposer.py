@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, ProbabilityOfImprovement, UpperConfidenceBound
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InfeasibilityError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.kernels import RQKernel
 from torch import Tensor
@@ -264,6 +270,66 @@ def test_choices_in_a_context(acquisition):
     assert len({trial.x[0].item() for trial in firsts.trials}) == 12
 
 
+# ------------------------------------------------------------------ linear constraints
+
+# The optimum, (0.3, 2), breaks it: x_0 + 0.2 x_1 <= 0.3, as coefficients in single precision.
+LINE = torch.tensor([0, -1]), torch.tensor([-1.0, -0.2]), -0.3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"acquisition": "ts"},
+        {"spread_beyond": 0},
+        {"choices": GRID},
+        {"fixed_features": {0: 0.2}},
+    ],
+)
+def test_linear_constraints(settings):
+    """Designs, searches and choices meet them, beside a failure."""
+    propose = make_proposer(inequality_constraints=[LINE], **settings)
+    ledger = FeedbackLedger(2, censor_value=CENSOR)
+    ledger.fail(ledger.submit([-0.2, 1.0]))
+    for _ in range(10):
+        trial_id = ledger.submit(propose(ledger))
+        if trial_id > 2:
+            ledger.observe(trial_id - 2, objective(ledger[trial_id - 2].x))
+    X = ledger.queries()
+    assert (X[:, 0] + 0.2 * X[:, 1] <= 0.3 + 1e-6).all()
+
+
+def test_linear_constraints_mean_what_they_mean_to_botorch():
+    seen = []
+
+    def mean(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
+        seen.append(UpperConfidenceBound(model, beta=0.0))
+        return seen[0]
+
+    found = make_proposer(acquisition=mean, inequality_constraints=[LINE])(make_ledger())
+    line = torch.tensor([0, 1]), LINE[1].double(), LINE[2]
+    options = {"seed": 0, "n_burnin": 100}
+    expected, _ = optimize_acqf(
+        seen[0], BOUNDS, 1, 4, 32, inequality_constraints=[line], options=options
+    )
+    assert_close(found, expected[0], rtol=0, atol=1e-3)
+    assert_close((found * torch.tensor([1.0, 0.2])).sum().item(), 0.3)  # at the border
+
+
+def test_regions_that_are_thin_or_empty():
+    """A random walk finds them, and gives each query a place of its own."""
+    thin = (torch.tensor([0, 1]), torch.tensor([-1.0, -1.0]), 0.99)  # a corner of 0.01 x 0.01
+    ledger = FeedbackLedger(2)
+    propose = make_proposer(inequality_constraints=[thin], num_initial=12)
+    for _ in range(12):
+        ledger.submit(propose(ledger))
+    X = ledger.queries()
+    assert (X.sum(dim=-1) <= -0.99 + 1e-6).all() and len(X.unique(dim=0)) == 12
+    none = (torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), 7.0)
+    for choices in (None, GRID):
+        with pytest.raises(InfeasibilityError):
+            make_proposer(inequality_constraints=[none], choices=choices)(FeedbackLedger(2))
+
+
 # ------------------------------------------------------------------ arguments
 
 BAD: dict[str, Any] = {
@@ -287,6 +353,13 @@ BAD: dict[str, Any] = {
     ),
     "fit": (("gp", InputDataError),),
     "maximize": ((1, InputDataError),),
+    "inequality_constraints": (
+        ([LINE[:2]], InputDataError),
+        ([([0, 1], [1.0, 1.0], 0.0)], InputDataError),
+        ([(torch.tensor([2]), torch.ones(1), 0.0)], InputDataError),
+        ([(torch.tensor([0]), torch.ones(2), 0.0)], InputDataError),
+        ([(*LINE[:2], "1")], InputDataError),
+    ),
     "fixed_features": (
         ({2: 0.0}, InputDataError),
         ({0.5: 0.0}, InputDataError),
