@@ -14,6 +14,7 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_count,
+    check_instance,
     check_levels,
     check_open_unit,
     check_unit_interval,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Lowest logarithm of a relative likelihood that is shown.
 _DEPTH = -8.0
+
+_REPORT = "`calibration_report(model)`"
 
 
 def plot_reliability(
@@ -66,7 +69,7 @@ def plot_reliability(
         levels, num_observations = report.levels, report.num_observations
     if observed is None or num_observations is None or num_observations < 1:
         raise InputDataError(
-            "Give a report, such as `calibration_report(model)`, or `levels` together with "
+            f"Give a report, such as {_REPORT}, or `levels` together with "
             f"`observed` and `num_observations`, at least 1, got {type(levels).__name__} and "
             f"{num_observations} observations."
         )
@@ -110,6 +113,7 @@ def plot_pit_histogram(
     Example:
         >>> ax = plot_pit_histogram(calibration_report(model))
     """
+    check_instance("report", report, CalibrationReport, _REPORT)
     check_open_unit("confidence", confidence)
     check_count("num_bins", num_bins)
     ax = style.new_axes((8.2, 4.2)) if ax is None else ax
@@ -149,6 +153,7 @@ def plot_coverage_over_time(
     Example:
         >>> ax = plot_coverage_over_time(calibration_report(model))
     """
+    check_instance("report", report, CalibrationReport, _REPORT)
     check_open_unit("confidence", confidence)
     check_count("window", window)
     ax = style.new_axes((9.4, 4.2)) if ax is None else ax
@@ -180,6 +185,7 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
     Example:
         >>> ax = plot_calibration_alarm(calibration_report(model).alarms["calibrated"])
     """
+    check_instance("alarm", alarm, CalibrationAlarm)
     ax = style.new_axes((9.4, 4.2)) if ax is None else ax
     rounds, wealth = np.arange(len(alarm.history) + 1), [1.0, *alarm.history]
     ax.plot(rounds, wealth, color=style.BASE_COLOR, linewidth=2.2, label="wealth")
@@ -205,6 +211,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     Example:
         >>> ax = plot_noise_likelihood(noise_diagnosis(gp))
     """
+    check_instance("diagnosis", diagnosis, NoiseDiagnosis, "`noise_diagnosis(gp)`")
     ax = style.new_axes((8.6, 4.2)) if ax is None else ax
     from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
 

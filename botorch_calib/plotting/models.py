@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.model import Model
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_instance, check_open_unit
+from botorch_calib._validation import (
+    check_array,
+    check_bounds,
+    check_inputs,
+    check_instance,
+    check_model,
+    check_open_unit,
+    check_pairs,
+    check_tensor,
+)
+from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import like
 from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
@@ -25,22 +43,22 @@ _CHUNK = 2048
 
 
 def plot_intervals(
-    model: CalibratedModel,
+    model: Model,
     X_grid: Tensor,
     X: Tensor,
     Y: Tensor,
-    truth: Tensor | None = None,
+    truth: Tensor | Callable[[Tensor], Tensor] | None = None,
     level: float = 0.8,
     ax: Axes | None = None,
 ) -> Axes:
     """Prediction intervals of observations, calibrated and of the base model, in 1-d.
 
     Args:
-        model: A calibrated model of one input.
+        model: A model of one input, calibrated or not.
         X_grid: Where to draw the intervals, ``m x 1``, increasing.
         X: Observed inputs, ``n x 1``.
         Y: Observed outcomes, ``n x 1``.
-        truth: The objective without noise at ``X_grid``, ``m x 1``.
+        truth: The objective without noise at ``X_grid``, ``m x 1``, or a function of such points.
         level: Probability of the intervals, in (0, 1).
         ax: Axes to draw into.
 
@@ -50,19 +68,23 @@ def plot_intervals(
         >>> ax = plot_intervals(model, torch.linspace(0, 1, 50).double().unsqueeze(-1), x, Y)
     """
     check_inputs("X_grid", X_grid, 1)
-    check_inputs("X", X, 1)
-    if Y.shape != X.shape or (truth is not None and truth.shape != X_grid.shape):
+    check_pairs(X, Y, 1)
+    truth = truth(X_grid) if callable(truth) else truth
+    if truth is not None and check_tensor("truth", truth).shape != X_grid.shape:
         raise BotorchTensorDimensionError(
-            "`Y` must have the shape of `X`, and `truth` the shape of `X_grid`, both ... x 1."
+            f"`truth` must have the shape {tuple(X_grid.shape)} of `X_grid`, got "
+            f"{tuple(truth.shape)}."
         )
+    process, calibrator, *_ = slots_of(check_model(model))
     low, high = (style.to_numpy(end) for end in prediction_interval(model, X_grid, level))
     ax = style.new_axes((10.5, 4.6)) if ax is None else ax
     x, x_observed, y_observed = map(style.to_numpy, (X_grid, X, Y))
     grey, blue, orange = style.REFERENCE_COLOR, *style.COLORS[:2]
     ax.scatter(x_observed, y_observed, s=14, color=grey, lw=0, label="observations")
     stated = f"{level:.0%} interval"
-    ax.fill_between(x, low, high, color=orange, alpha=0.3, lw=0, label=f"calibrated, {stated}")
-    ends = map(style.to_numpy, prediction_interval(model.model, X_grid, level))
+    if calibrator is not None:
+        ax.fill_between(x, low, high, color=orange, alpha=0.3, lw=0, label=f"calibrated, {stated}")
+    ends = map(style.to_numpy, prediction_interval(process, X_grid, level))
     for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
         ax.plot(x, end, color=blue, linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
@@ -83,6 +105,8 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     Example:
         >>> lower, upper = prediction_interval(model, X, level=0.8)
     """
+    check_model(model)
+    check_inputs("X", X)
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     # One point a batch: only the marginals are needed.
@@ -99,15 +123,16 @@ def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tens
     Example:
         >>> half_width = interval_half_width(model, X, level=0.8)
     """
+    calibrator = _calibrator_of(model)
     model.eval()
-    predictive = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
+    predictive = calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
     low, high = (predictive.quantile((1.0 + side * level) / 2.0) for side in (-1.0, 1.0))
     return ((high - low) / 2.0).expand(len(X), 1, 1).reshape(-1)
 
 
 def plot_threshold_map(
     model: CalibratedModel,
-    bounds: Tensor,
+    bounds: Tensor | ArrayLike,
     X: Tensor | None = None,
     level: float | None = None,
     ax: Axes | None = None,
@@ -120,7 +145,7 @@ def plot_threshold_map(
 
     Args:
         model: A calibrated model of two inputs.
-        bounds: The box, ``2 x 2``: lower corner, upper corner.
+        bounds: The box, ``2 x 2``, as a tensor or as lists: lower corner, upper corner.
         X: Queries to mark, ``n x 2``.
         level: Probability of the interval (default: the calibrator's, or 0.8).
         ax: Axes to draw into.
@@ -128,11 +153,12 @@ def plot_threshold_map(
     Example:
         >>> ax = plot_threshold_map(model, bounds, X)
     """
-    grid, axes = _grid(bounds)
+    calibrator = _calibrator_of(model)
+    grid, axes = _grid(bounds, model)
     if X is not None:
         check_inputs("X", X, 2)
     if level is None:
-        level = 1.0 - getattr(model.calibrator, "alpha", 0.2)
+        level = 1.0 - getattr(calibrator, "alpha", 0.2)
     check_open_unit("level", level)
     ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     widths = _as_image(interval_half_width(model, grid, level))
@@ -151,7 +177,7 @@ def plot_threshold_map(
 
 def plot_certified_region(
     constraint: ChanceConstraint,
-    bounds: Tensor,
+    bounds: Tensor | ArrayLike,
     X: Tensor | None = None,
     violated: Tensor | None = None,
     ax: Axes | None = None,
@@ -164,7 +190,7 @@ def plot_certified_region(
 
     Args:
         constraint: The constraint, on two inputs.
-        bounds: The box, ``2 x 2``: lower corner, upper corner.
+        bounds: The box, ``2 x 2``, as a tensor or as lists: lower corner, upper corner.
         X: Queries to mark, ``n x 2``.
         violated: Which of their outcomes violated a limit, ``n`` booleans, as by
             ``constraint.violated(Y)``; they are marked by crosses.
@@ -173,21 +199,21 @@ def plot_certified_region(
     Example:
         >>> ax = plot_certified_region(constraint, bounds, X)
     """
-    grid, axes = _grid(bounds)
+    check_instance("constraint", constraint, ChanceConstraint)
+    grid, axes = _grid(bounds, constraint.model)
     queries = {"queries": X}
     if X is not None:
         check_inputs("X", X, 2)
     if violated is not None:
         if X is None:
             raise InputDataError("`violated` says which queries violated a limit: give `X`.")
-        if violated.dtype != torch.bool or violated.numel() != len(X):
+        if check_tensor("violated", violated).dtype != torch.bool or violated.numel() != len(X):
             raise BotorchTensorDimensionError(
                 f"`violated` must hold {len(X)} booleans, one for each row of `X`, got "
                 f"{violated.dtype} of shape {tuple(violated.shape)}."
             )
         violations = violated.reshape(-1)
         queries = {"within limits": X[~violations], "violations": X[violations]}
-    check_instance("constraint", constraint, ChanceConstraint)
     ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     with torch.no_grad():
         found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
@@ -208,10 +234,22 @@ def plot_certified_region(
     return _finished(ax, axes, queries)
 
 
-def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
+def _calibrator_of(model: object) -> Calibrator:
+    calibrator = slots_of(check_model(model)).calibrator
+    if calibrator is None:
+        raise UnsupportedError(
+            f"`model` must be calibrated, and this {type(model).__name__} is not: give a "
+            "CalibratedModel."
+        )
+    return calibrator
+
+
+def _grid(bounds: Any, model: Model) -> tuple[Tensor, list[np.ndarray]]:
     """Points ``n x 2`` of a grid over the box, and the grid's values along both axes."""
-    if bounds.shape != (2, 2) or not (bounds[0] < bounds[1]).all():
-        raise BotorchTensorDimensionError("`bounds` must be 2 x 2, the lower corner first.")
+    box = torch.from_numpy(check_array("bounds", bounds, (2, 2)))
+    bounds = check_bounds(bounds if isinstance(bounds, Tensor) else like(model, box))
+    if not (bounds[0] < bounds[1]).all():
+        raise InputDataError("`bounds` must hold the lower corner first, then the upper one.")
     steps = torch.linspace(0.0, 1.0, _RESOLUTION, dtype=bounds.dtype, device=bounds.device)
     first, second = (low + (high - low) * steps for low, high in bounds.T)
     return torch.cartesian_prod(first, second), [style.to_numpy(first), style.to_numpy(second)]

@@ -60,6 +60,21 @@ def test_reliability_rejects_bad_input(arguments, message):
     assert not plt.get_fignums()
 
 
+@pytest.mark.parametrize(
+    ("plot", "name"),
+    [
+        (plot_pit_histogram, "report"),
+        (plot_coverage_over_time, "report"),
+        (plot_calibration_alarm, "alarm"),
+        (plot_noise_likelihood, "diagnosis"),
+    ],
+)
+def test_models_in_place_of_their_diagnostics_are_named(plot, name):
+    with pytest.raises(InputDataError, match=f"`{name}` must be a.*got SingleTaskGP"):
+        plot(make_gp())
+    assert not plt.get_fignums()
+
+
 # ------------------------------------------------------------ of a report
 
 

@@ -6,7 +6,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
 
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.calibration import NoCalibration
@@ -54,6 +59,38 @@ def test_intervals_have_the_level_asked_for():
     assert all("95%" in label for label in labels(ax) if "interval" in label)
 
 
+def test_intervals_of_a_plain_process_beside_a_function():
+    gp, X, Y, _ = make_gp(1)
+    grid = torch.linspace(-2, 3, 5, dtype=torch.double).unsqueeze(-1)
+    ax = plot_intervals(gp, grid, X, Y, truth=torch.sin)
+    calibrated = plot_intervals(CalibratedModel(gp, NoCalibration()), grid, X, Y, torch.sin(grid))
+    for own, other in zip(ax.get_lines(), calibrated.get_lines(), strict=True):
+        np.testing.assert_allclose(own.get_ydata(), other.get_ydata())
+    assert len(ax.collections) == 1 and len(labels(ax)) == 3  # nothing calibrated is drawn
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_maps_over_bounds_that_are_lists(dtype):
+    _, X, Y, bounds = make_gp(2)
+    gp, bounds = SingleTaskGP(X.to(dtype), Y.to(dtype)).eval(), bounds.to(dtype)
+    model, constraint = CalibratedModel(gp, NoCalibration()), ChanceConstraint(gp, upper=0.5)
+    for plot, stated in ((plot_threshold_map, model), (plot_certified_region, constraint)):
+        drawn = [plot(stated, each).collections[0] for each in (bounds, bounds.tolist())]
+        np.testing.assert_array_equal(*(mesh.get_array() for mesh in drawn))
+
+
+def test_maps_name_bad_arguments():
+    gp, _, _, bounds = make_gp(2)
+    model = CalibratedModel(gp, NoCalibration())
+    for bad, error in ((bounds.flip(0), InputDataError), ([0.0, 1.0], BotorchTensorDimensionError)):
+        with pytest.raises(error, match="`bounds`"):
+            plot_threshold_map(model, bad)
+    for plain in (gp, None):
+        with pytest.raises(UnsupportedError, match="`model`"):
+            plot_threshold_map(plain, bounds)
+    assert not plt.get_fignums()
+
+
 def test_intervals_reject_bad_input():
     gp, X, Y, _ = make_gp(1)
     model, grid = CalibratedModel(gp, NoCalibration()), torch.zeros(4, 1, dtype=torch.double)
@@ -61,6 +98,10 @@ def test_intervals_reject_bad_input():
         plot_intervals(model, grid.T, X, Y)
     with pytest.raises(BotorchTensorDimensionError, match="`Y`"):
         plot_intervals(model, grid, X, Y.squeeze(-1))
+    with pytest.raises(InputDataError, match="`Y`"):
+        plot_intervals(model, grid, X, Y.tolist())
+    with pytest.raises(UnsupportedError, match="`model`"):
+        plot_intervals(None, grid, X, Y)
     with pytest.raises(BotorchTensorDimensionError, match="truth"):
         plot_intervals(model, grid, X, Y, truth=torch.zeros(4))
     with pytest.raises(InputDataError, match="level"):
