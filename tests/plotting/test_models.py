@@ -11,7 +11,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import SingleTaskGP
 
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.calibration import NoCalibration
@@ -69,10 +68,8 @@ def test_intervals_of_a_plain_process_beside_a_function():
     assert len(ax.collections) == 1 and len(labels(ax)) == 3  # nothing calibrated is drawn
 
 
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-def test_maps_over_bounds_that_are_lists(dtype):
-    _, X, Y, bounds = make_gp(2)
-    gp, bounds = SingleTaskGP(X.to(dtype), Y.to(dtype)).eval(), bounds.to(dtype)
+def test_maps_over_bounds_that_are_lists():
+    gp, _, _, bounds = make_gp(2)
     model, constraint = CalibratedModel(gp, NoCalibration()), ChanceConstraint(gp, upper=0.5)
     for plot, stated in ((plot_threshold_map, model), (plot_certified_region, constraint)):
         drawn = [plot(stated, each).collections[0] for each in (bounds, bounds.tolist())]
