@@ -197,9 +197,11 @@ def check_acquisition(acq_function: object) -> None:
 def check_tensor(name: str, value: object) -> Tensor:
     """A tensor."""
     if not isinstance(value, Tensor):
+        # Of pandas torch would read the labels.
+        values = f"({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
         raise InputDataError(
             f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
-            "`torch.as_tensor`, in the precision of the model."
+            f"`torch.as_tensor{values}`, in the precision of the model."
         )
     return value
 
@@ -216,6 +218,8 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
+        if hasattr(value, "__array__"):  # a column of pandas, of which torch reads the labels
+            value = np.asarray(value)
         return torch.tensor(value, dtype=torch.double, device=device)
     except (TypeError, ValueError, RuntimeError):
         _refuse(name, "a number or a tensor", value)

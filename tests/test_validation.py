@@ -53,6 +53,20 @@ def test_what_is_no_number_is_named(value):
         check_numbers("best_f", value)
 
 
+def test_columns_of_pandas_whose_labels_do_not_begin_at_zero():
+    """Torch reads the label 0, and its own remedy would fail on them."""
+    pandas = pytest.importorskip("pandas")
+    levels = pandas.Series([0.1, 0.5, 0.9], index=[7, 5, 6])
+    assert check_numbers("levels", levels).tolist() == [0.1, 0.5, 0.9]
+    model = CalibratedModel(make_gp(), OnlineConformal(0.2))
+    X = torch.rand(1, 2, dtype=torch.double)
+    posterior = model.posterior(X)
+    quantiles = posterior.quantile(levels)
+    assert torch.equal(quantiles, posterior.quantile(torch.tensor(levels.to_numpy())))
+    with pytest.raises(InputDataError, match=r"`torch.as_tensor\(Y.to_numpy\(\)\)`"):
+        model.observe(X, levels)
+
+
 NUMBERS = [check_limit, check_number, check_nonnegative, check_open_unit, check_positive]
 
 

@@ -86,6 +86,8 @@ class FeedbackLedger:
     **Decisions.** A campaign with a chance constraint starts with its ledger: `submit` takes the
     row of the decision about a query, and none can be added later.
 
+    ``len(ledger)`` is the number of trials, and a ledger is true also without any.
+
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
 
@@ -469,6 +471,9 @@ class FeedbackLedger:
 
     def __len__(self) -> int:
         return len(self._storage.contents)
+
+    def __bool__(self) -> bool:
+        return True  # also without trials: `ledger or FeedbackLedger(2)` is the ledger
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)

@@ -16,7 +16,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from botorch_calib._validation import check_variances
+from botorch_calib._validation import check_numbers, check_variances
 from botorch_calib.models.wrapper import check_output_indices
 
 # Variance of a member's value in units of the noise variance: as good as none, and positive.
@@ -64,7 +64,7 @@ class NoisyEnsemble(Model):
                 "`model` has weights, and the members of a NoisyEnsemble count alike: repeat those "
                 "that count for more in its `forward`."
             )
-        noise = torch.atleast_1d(torch.as_tensor(noise_variance))
+        noise = torch.atleast_1d(check_numbers("noise_variance", noise_variance))
         noise = noise if noise.is_floating_point() else noise.double()
         if not (check_variances("noise_variance", noise) > 0.0).all():
             raise InputDataError("`noise_variance` must be positive.")

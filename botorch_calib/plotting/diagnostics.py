@@ -18,6 +18,7 @@ from botorch_calib._validation import (
     check_levels,
     check_open_unit,
     check_unit_interval,
+    in_double,
 )
 from botorch_calib.diagnostics import CalibrationAlarm, CalibrationReport, NoiseDiagnosis
 from botorch_calib.plotting import style
@@ -73,7 +74,7 @@ def plot_reliability(
             f"`observed` and `num_observations`, at least 1, got {type(levels).__name__} and "
             f"{num_observations} observations."
         )
-    stated = check_levels("levels", torch.as_tensor(levels, dtype=torch.double)).numpy()
+    stated = check_levels("levels", in_double("levels", levels)).numpy()
     shares = {name: style.as_array(values) for name, values in observed.items()}
     for name, values in shares.items():
         if values.shape != stated.shape:

@@ -71,7 +71,7 @@ def plot_timeline(
     Example:
         >>> ax = plot_timeline(ledger.trials)
     """
-    if not trials:
+    if not len(trials):  # a ledger is true without trials
         raise InputDataError("`trials` must hold at least one trial.")
     times = [time for t in trials for time in (t.submitted_at, t.observed_at) if time is not None]
     now = max(times) if now is None else now

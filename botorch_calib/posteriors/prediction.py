@@ -237,10 +237,7 @@ class Prediction:
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
             return self._out(self._distribution.quantile(float(value)))
-        try:
-            levels = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        except (TypeError, ValueError, RuntimeError):
-            raise InputDataError(f"`value` must hold levels in (0, 1), got {value!r}.") from None
+        levels = in_double("value", value, self.device)
         if levels.numel() == 1:
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():

@@ -334,6 +334,12 @@ def test_numbers_come_back_to_the_bit(make) -> None:
         assert struct.pack("d", trial.y) == struct.pack("d", AWKWARD[i])
 
 
+def test_a_ledger_without_trials_is_true(make) -> None:
+    """``ledger or FeedbackLedger(2)`` would lose one that others fill."""
+    ledger = make()
+    assert len(ledger) == 0 and (ledger or FeedbackLedger(2)) is ledger
+
+
 def test_queries_of_all_kinds() -> None:
     strided = torch.tensor([[0.1, 0.2], [0.3, 0.4]], **DOUBLE)[:, 1]
     read_only = np.array([0.1, 0.2])

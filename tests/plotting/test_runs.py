@@ -75,3 +75,5 @@ def test_bars_last_from_submission_to_arrival_or_to_now(ledger):
 def test_no_trials_is_an_error():
     with pytest.raises(InputDataError, match="trials"):
         plot_timeline([])
+    with pytest.raises(InputDataError, match="trials"):
+        plot_timeline(FeedbackLedger(1))  # type: ignore[arg-type]
