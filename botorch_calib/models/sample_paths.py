@@ -24,6 +24,7 @@ from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.outcome_transforms import has_affine_outcomes
 from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import (
+    batch_of_models,
     observed_process,
     raw_train_inputs,
     with_own_hyperparameters,
@@ -52,8 +53,10 @@ class CalibratedPath(SamplePath):
     def __init__(self, model: Surrogate, paths: Any) -> None:
         super().__init__()
         self.model, self.paths = model, paths
+        self._batch = batch_of_models(model.model)
         # Samplers may be a user's own.
-        self._share_features = all(type(p) is GeneralizedLinearPath for p in paths.values())
+        is_linear = all(type(p) is GeneralizedLinearPath for p in paths.values())
+        self._share_features = is_linear and not self._batch
         for name, part in paths.items() if self._share_features else ():
             paths[name] = _PathsOfSameFeatures(
                 part.feature_map, part.weight, part.bias_module, part.input_transform
@@ -65,20 +68,28 @@ class CalibratedPath(SamplePath):
         The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
         transform makes several points of each, their values stand side by side.
         """
-        return self._moved(X, predict(self.model, X.unsqueeze(-2)))
+        return self._moved(X, self._posterior(X))
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
-        posterior = predict(self.model, X.unsqueeze(-2))
-        return self._moved(X, posterior), posterior.mean.squeeze(-1).flatten(-2)
+        posterior = self._posterior(X)
+        return self._moved(X, posterior), self._points_last(posterior.mean)
+
+    def _posterior(self, X: Tensor) -> CalibratedPosterior:
+        """That of each point alone, ``... x q x (batch of models) x 1 x 1``."""
+        X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self._batch), *X.shape[-2:])
+        return predict(self.model, X.unsqueeze(-2).movedim(-3, -3 - len(self._batch)))
 
     def _moved(self, X: Tensor, posterior: CalibratedPosterior) -> Tensor:
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
         shape = X.shape[-2], posterior.shape[-2]
-        paths = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
-        path, other = map(posterior.outcome_map.latent, paths)
-        return posterior.moved(path, other).squeeze(-1).flatten(-2)
+        both = self.of_process(X).unflatten(-1, shape).movedim(-2, -2 - len(self._batch))
+        path, other = map(posterior.outcome_map.latent, both.unsqueeze(-1))
+        return self._points_last(posterior.moved(path, other))
+
+    def _points_last(self, values: Tensor) -> Tensor:
+        return values.squeeze(-1).movedim(-2 - len(self._batch), -2).flatten(-2)
 
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
@@ -86,8 +97,9 @@ class CalibratedPath(SamplePath):
             values: Tensor = self.paths(X)
             return values.movedim(-1, 0)
         # Points without a batch shape are not repeated for each path, and cost one matrix product.
-        values = self.paths(X if X.dim() == 2 else X.unsqueeze(-3))
-        return values.movedim(-2, 0)
+        num = len(self._batch)
+        values = self.paths(X if X.dim() <= 2 + num else X.unsqueeze(-3 - num))
+        return values.movedim(-2 - num, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         self.paths.set_ensemble_as_batch(ensemble_as_batch)

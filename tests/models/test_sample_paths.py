@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
+from botorch.acquisition.utils import get_optimal_samples
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
 from botorch.models.deterministic import MatheronPathModel
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
@@ -120,6 +122,27 @@ def test_paths_of_a_model_with_perturbed_inputs() -> None:
     z = (f + (noise / v).sqrt() * (other - mu) - mu) / (v + noise).sqrt()
     transport = calibrated.calibrator.predictive(moved).transport(z.unsqueeze(-1)).squeeze(-1)
     assert_close(values, f + v / (v + noise).sqrt() * (transport - z), rtol=1e-8, atol=1e-8)
+
+
+def test_paths_of_a_batch_of_models() -> None:
+    """Those of each model, with its own moments, and what BoTorch makes of them."""
+    X, Y, _ = make_data()
+    data = X.expand(2, *X.shape), torch.stack([Y, Y.flip(0)])
+    both = SingleTaskGP(*data, outcome_transform=None).eval()
+    calibrated, new = CalibratedModel(both, model().calibrator), points()
+    drawn = paths(calibrated, Size([3, 1]))
+    values, mean = drawn.with_mean(new)
+    assert values.shape == (3, 1, 2, 5) and drawn(new.expand(4, 2, 5, 2)).shape == (3, 4, 2, 5)
+    assert_close(drawn(new.expand(2, 5, 2)), values)
+    (f, other), base = drawn.of_process(new), both.posterior(new.expand(2, 5, 2))
+    mu, v, noise = base.mean.squeeze(-1), base.variance.squeeze(-1), both.likelihood.noise
+    z = (f + (noise / v).sqrt() * (other - mu) - mu) / (v + noise).sqrt()
+    transport = calibrated.calibrator.predictive(new).transport(z.unsqueeze(-1)).squeeze(-1)
+    assert_close(values, f + v / (v + noise).sqrt() * (transport - z), rtol=1e-8, atol=1e-8)
+    assert_close(mean, calibrated.posterior(new.expand(2, 5, 2)).mean.squeeze(-1))
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+    optima, _ = get_optimal_samples(calibrated, box, num_optima=3, raw_samples=8, num_restarts=1)
+    assert optima.shape == (3, 2, 2)
 
 
 def test_an_uncalibrated_model_keeps_its_paths() -> None:
