@@ -28,13 +28,18 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchError,
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
@@ -201,7 +206,7 @@ def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
     """What a posterior states that has only a cdf: a normal score, mapped to the outcome."""
-    posterior = process.posterior(X)
+    posterior = process.posterior(X) if objective else _posterior_of_observations(process, X)
     if isinstance(posterior, CalibratedPosterior):  # of a model of a user's own
         is_objective = objective and posterior.objective
         return posterior._with(objective=is_objective, inputs=process.transform_inputs(X))
@@ -218,6 +223,14 @@ def _of_distribution(
     return CalibratedPosterior.of_targets(
         zero, torch.ones_like(zero), None, inputs, outcome_map, objective=False
     )
+
+
+def _posterior_of_observations(process: Any, X: Tensor) -> Any:
+    """The posterior with noise if a process takes ``observation_noise``, else its only one."""
+    if not learns_in_context(process):  # which has noise already, and logs that the flag is ignored
+        with suppress(TypeError, ValueError, NotImplementedError, BotorchError):
+            return process.posterior(X, observation_noise=True)
+    return process.posterior(X)
 
 
 def observations_only(process: Any) -> UnsupportedError:

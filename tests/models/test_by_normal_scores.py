@@ -30,6 +30,8 @@ from botorch_calib import (
     calibration_report,
 )
 from botorch_calib.calibration import NoCalibration
+from botorch_calib.models.predict import scores_of_observations
+from botorch_calib.posteriors import normal_scores
 from tests.contracts import PosteriorContract
 from tests.random_numbers import normal, uniform
 
@@ -50,6 +52,36 @@ class HeavyTails(Model):
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> TorchPosterior:
         location, scale = X.sum(dim=-1, keepdim=True).sin(), self.scale * (1.0 + X[..., :1])
         return TorchPosterior(StudentT(torch.full_like(scale, self.df), location, scale))
+
+
+class Noisy(HeavyTails):
+    """States the objective, or an observation of ten times its scale where noise is asked for."""
+
+    def posterior(self, X: Tensor, observation_noise: bool = False) -> TorchPosterior:
+        wide = HeavyTails(self.df, (10.0 if observation_noise else 1.0) * self.scale)
+        return wide.posterior(X)
+
+
+class Refusing(HeavyTails):
+    def posterior(self, X: Tensor, observation_noise: bool = False) -> TorchPosterior:
+        if observation_noise:
+            raise NotImplementedError
+        return super().posterior(X)
+
+
+@pytest.mark.parametrize("process", [Noisy(), Refusing(), HeavyTails(), HeavyTails(scale=3.0)])
+def test_noise_comes_from_the_model_where_it_takes_the_flag(process) -> None:
+    X = points(4, 2)
+    expected = process.posterior(X)
+    if type(process) is Noisy:
+        expected = process.posterior(X, observation_noise=True)
+    model = CalibratedModel(process, NoCalibration(), denoise=False)
+    for noise in (False, True):
+        stated = model.posterior(X, observation_noise=noise)
+        assert_close(stated.variance, expected.variance, rtol=1e-6, atol=0.0)
+    Y = expected.mean + 1.0
+    _, scores = scores_of_observations(process, X, Y)
+    assert_close(scores, normal_scores(expected).latent(Y).flatten())
 
 
 class TestStudentT(PosteriorContract):
