@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from botorch.acquisition import utils
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin, supports_cache_root
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
@@ -41,7 +42,24 @@ from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.predict import slots_of
 from botorch_calib.models.process import states_cdf_alone
 from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
+
+_of_new_draws = utils._estimate_objective_lower_bound
+
+
+def _of_same_draws(model: Model, *args: Any, X: Tensor, **kwargs: Any) -> Tensor:
+    """BoTorch's value of "nothing is feasible", from the same draws in each evaluation.
+
+    Without a root BoTorch's classes ask for it each time, and a search would follow its noise.
+    """
+    if not isinstance(model, (WrapperModel, CalibratedModelList)):
+        return _of_new_draws(model, *args, X=X, **kwargs)
+    with random_stream(0, X.device):
+        return _of_new_draws(model, *args, X=X, **kwargs)
+
+
+utils._estimate_objective_lower_bound = _of_same_draws
 
 
 def keeps_roots(model: Model) -> bool:

@@ -15,6 +15,7 @@ from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
 )
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.objective import WeightedMCMultiOutputObjective
+from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.acquisition.objective import (
     GenericMCObjective,
     LinearMCObjective,
@@ -487,3 +488,17 @@ def test_search() -> None:
         warnings.filterwarnings("error", message="Failed to")
         candidates, _ = optimize_acqf(function, bounds, q=2, sequential=True, **search)
     assert candidates.shape == (2, 2)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d.", "ignore:When all training points")
+@pytest.mark.parametrize("kind", [qLogNoisyExpectedImprovement, qLogNParEGO])
+def test_functions_of_botorch_where_nothing_is_feasible(kind: Any) -> None:
+    """Without a root they ask in each evaluation how poor that is, and have the same answer."""
+    settings = {"X_baseline": X, "constraints": [lambda samples: samples[..., 1].abs()]}
+    if kind is qLogNParEGO:
+        settings["scalarization_weights"] = torch.tensor([0.5, 0.5], **DOUBLE)
+    else:
+        settings["objective"] = LINEAR
+    function = kind(CalibratedModelList(calibrated(), calibrated(-1.0)), **settings)
+    first = function(PENDING.unsqueeze(-2))
+    assert torch.equal(function(PENDING.unsqueeze(-2)), first)
