@@ -79,6 +79,7 @@ class WrapperModel(Model):
     train_targets = _of_base("train_targets")
     input_transform = _of_base("input_transform")
     outcome_transform = _of_base("outcome_transform")
+    models = _of_base("models")  # of sources, in botorch_community's multi-source models
     # BoTorch reads these two wherever it needs `train_inputs` as they were given: for raw samples
     # around the best points (``sample_around_best``), say.
     _has_transformed_inputs = _of_base("_has_transformed_inputs")

@@ -17,6 +17,7 @@ from botorch.models.transforms import Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation, Warp
 from botorch.optim.initializers import sample_points_around_best
 from botorch.optim.utils import get_X_baseline
+from botorch_community.acquisition.augmented_multisource import AugmentedUpperConfidenceBound
 from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean
@@ -46,6 +47,20 @@ def test_parts_are_those_of_the_base_model(wrap: Callable[[Any], Any]) -> None:
     assert model.covar_module is gp.covar_module and model.mean_module is gp.mean_module
     bare = wrap(make_gp())
     assert not hasattr(bare, "input_transform") and not hasattr(bare, "outcome_transform")
+
+
+@any_wrapper
+def test_models_of_several_sources_keep_them(wrap: Callable[[Any], Any]) -> None:
+    gp: Any = make_gp(transforms=True)
+    with pytest.raises(UnsupportedError, match="multi-source"):
+        AugmentedUpperConfidenceBound(wrap(gp), {}, best_f=0.0, beta=2.0)
+    gp.models = [make_gp(transforms=True), make_gp()]  # as of a SingleTaskAugmentedGP
+    of_source = torch.cat([T, torch.tensor([[[0.0]], [[1.0]], [[0.0]]], **DOUBLE)], dim=-1)
+    values = [
+        AugmentedUpperConfidenceBound(model, {0: 1.0, 1: 0.5}, best_f=0.0, beta=2.0)(of_source)
+        for model in (gp, wrap(gp))
+    ]
+    assert_close(values[1], values[0])
 
 
 @any_wrapper
