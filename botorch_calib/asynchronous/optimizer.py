@@ -66,9 +66,8 @@ class AsynchronousOptimizer:
         max_parallel: Number of evaluations to keep running.
         max_consecutive_failures: How many failures in a row end the run with an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
-            after each evaluation that has brought a value or failed. One that returns True, also
-            of NumPy or torch, ends the run, as the time budget does. The error of one is logged,
-            and the run goes on.
+            after each evaluation that has brought a value or failed. One that returns True ends
+            the run, as the time budget does. The error of one is logged, and the run goes on.
 
     Raises:
         InputDataError: If an argument is malformed.
@@ -325,10 +324,8 @@ class _Run:
         for callback in self._optimizer.callbacks:
             try:
                 answer = callback(self._ledger, self._ledger[trial.id])
-                # A count, for example, is no answer.
-                if str(getattr(answer, "dtype", "")) in ("bool", "torch.bool"):
-                    answer = bool(answer)
-                if answer is True:
+                is_flag = str(getattr(answer, "dtype", type(answer).__name__)).endswith("bool")
+                if is_flag and answer:  # a count, for example, is no answer
                     self._deadline = -math.inf
             except Exception:
                 logger.exception("A callback failed after trial %d", trial.id)

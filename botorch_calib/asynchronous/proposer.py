@@ -10,12 +10,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InfeasibilityError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf_discrete
@@ -125,10 +120,8 @@ class DelayAwareProposer:
         refit_every: A number of values (integer) from one fit to the next, or the factor above 1
             (float) by which it grows: with the default, there is a fit after every value up to 20,
             and after every hundredth at 1000.
-        inequality_constraints: Linear constraints that all queries meet, as in ``optimize_acqf``:
-            triples ``(indices, coefficients, rhs)`` with ``sum(X[indices] * coefficients) >= rhs``,
-            in units of the inputs. Fixed features count, and ``choices`` that break one are left
-            out.
+        inequality_constraints: Linear constraints that all queries meet, with their fixed features,
+            as in ``optimize_acqf``. ``choices`` that break one are left out.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -188,9 +181,9 @@ class DelayAwareProposer:
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
             InputDataError: If the ledger contradicts ``maximize``, ``fixed_features`` returns
-                malformed features, all ``choices`` have failed, or the variance of the values
-                overflows.
-            InfeasibilityError: If no point meets the linear constraints.
+                malformed features, all ``choices`` have failed or break linear constraints, or the
+                variance of the values overflows.
+            InfeasibilityError: If no point of the box meets the linear constraints.
 
         Warns:
             InputDataWarning: If no query with a value, or none of ``choices``, lies in the box; if
@@ -248,12 +241,11 @@ class DelayAwareProposer:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
         choices = choices[Region(self.bounds, self.linear).allows(choices.unsqueeze(-2))]
-        if not len(choices):
-            raise InfeasibilityError("None of `choices` meets the linear constraints.")
         left = choices[~is_any_of(choices, failed)]
         if not len(left):
             raise InputDataError(
-                "All `choices` have failed: add others, or start a new ledger if they work now."
+                "All `choices` have failed, or break linear constraints: add others, or start a "
+                "new ledger if they work now."
             )
         return left
 

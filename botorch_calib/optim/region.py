@@ -151,15 +151,11 @@ def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints |
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)
         ):
             raise InputDataError(f"`{name}` must be a list of {_LINE}, got {each!r} in it.")
-        indices, coefficients, rhs = each
         # BoTorch's other form names a column of a point of a batch, of which there is one here.
-        columns = indices if indices.dim() == 1 else indices[:, 1]
+        columns = each[0] if each[0].dim() == 1 else each[0][:, 1]
         num = bounds.shape[-1]
-        if columns.shape != coefficients.shape or not ((-num <= columns) & (columns < num)).all():
-            raise InputDataError(
-                f"`{name}` must have a coefficient for each index, and indices of {num} columns, "
-                f"got {each!r}."
-            )
-        columns, coefficients = columns.to(bounds.device) % num, coefficients.to(bounds)
-        checked.append((columns, coefficients, check_number(f"{name}: rhs", rhs)))
+        if columns.shape != each[1].shape or not ((-num <= columns) & (columns < num)).all():
+            raise InputDataError(f"`{name}` needs one of {num} columns for each coefficient.")
+        rhs = check_number(f"{name}: rhs", each[2])
+        checked.append((columns.to(bounds.device) % num, each[1].to(bounds), rhs))
     return checked or None

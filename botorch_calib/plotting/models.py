@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models.model import Model
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from botorch_calib._validation import (
     check_array,
-    check_bounds,
     check_inputs,
     check_instance,
     check_model,
@@ -123,7 +118,8 @@ def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tens
     Example:
         >>> half_width = interval_half_width(model, X, level=0.8)
     """
-    calibrator = _calibrator_of(model)
+    calibrator: Any = slots_of(check_model(model)).calibrator
+    check_instance("model.calibrator", calibrator, Calibrator, "LocalizedConformal(0.2)")
     model.eval()
     predictive = calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
     low, high = (predictive.quantile((1.0 + side * level) / 2.0) for side in (-1.0, 1.0))
@@ -153,15 +149,14 @@ def plot_threshold_map(
     Example:
         >>> ax = plot_threshold_map(model, bounds, X)
     """
-    calibrator = _calibrator_of(model)
-    grid, axes = _grid(bounds, model)
+    grid, axes = _grid(bounds, check_model(model))
     if X is not None:
         check_inputs("X", X, 2)
     if level is None:
-        level = 1.0 - getattr(calibrator, "alpha", 0.2)
+        level = 1.0 - getattr(slots_of(model).calibrator, "alpha", 0.2)
     check_open_unit("level", level)
-    ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     widths = _as_image(interval_half_width(model, grid, level))
+    ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     own = NormalDist().inv_cdf((1.0 + level) / 2.0)
     # A floor keeps the colours of an all but constant map from exaggerating it.
     spread = max(float(np.abs(widths - own).max()), 0.1)
@@ -234,20 +229,9 @@ def plot_certified_region(
     return _finished(ax, axes, queries)
 
 
-def _calibrator_of(model: object) -> Calibrator:
-    calibrator = slots_of(check_model(model)).calibrator
-    if calibrator is None:
-        raise UnsupportedError(
-            f"`model` must be calibrated, and this {type(model).__name__} is not: give a "
-            "CalibratedModel."
-        )
-    return calibrator
-
-
 def _grid(bounds: Any, model: Model) -> tuple[Tensor, list[np.ndarray]]:
     """Points ``n x 2`` of a grid over the box, and the grid's values along both axes."""
-    box = torch.from_numpy(check_array("bounds", bounds, (2, 2)))
-    bounds = check_bounds(bounds if isinstance(bounds, Tensor) else like(model, box))
+    bounds = like(model, torch.from_numpy(check_array("bounds", bounds, (2, 2))))
     if not (bounds[0] < bounds[1]).all():
         raise InputDataError("`bounds` must hold the lower corner first, then the upper one.")
     steps = torch.linspace(0.0, 1.0, _RESOLUTION, dtype=bounds.dtype, device=bounds.device)

@@ -325,8 +325,8 @@ def test_regions_that_are_thin_or_empty():
     X = ledger.queries()
     assert (X.sum(dim=-1) <= -0.99 + 1e-6).all() and len(X.unique(dim=0)) == 12
     none = (torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), 7.0)
-    for choices in (None, GRID):
-        with pytest.raises(InfeasibilityError):
+    for choices, error in ((None, InfeasibilityError), (GRID, InputDataError)):
+        with pytest.raises(error):
             make_proposer(inequality_constraints=[none], choices=choices)(FeedbackLedger(2))
 
 

@@ -82,9 +82,8 @@ def test_maps_name_bad_arguments():
     for bad, error in ((bounds.flip(0), InputDataError), ([0.0, 1.0], BotorchTensorDimensionError)):
         with pytest.raises(error, match="`bounds`"):
             plot_threshold_map(model, bad)
-    for plain in (gp, None):
-        with pytest.raises(UnsupportedError, match="`model`"):
-            plot_threshold_map(plain, bounds)
+    with pytest.raises(InputDataError, match="`model.calibrator` must be a Calibrator"):
+        plot_threshold_map(gp, bounds)
     assert not plt.get_fignums()
 
 
