@@ -18,6 +18,7 @@ outcomes are independent, in a `CalibratedModelList`, and have a root each.
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -48,15 +49,14 @@ from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorLis
 _of_new_draws = utils._estimate_objective_lower_bound
 
 
-def _of_same_draws(model: Model, *args: Any, X: Tensor, **kwargs: Any) -> Tensor:
+def _of_same_draws(model: Any, objective: Any, posterior_transform: Any, X: Tensor) -> Tensor:
     """BoTorch's value of "nothing is feasible", from the same draws in each evaluation.
 
     Without a root BoTorch's classes ask for it each time, and a search would follow its noise.
     """
-    if not isinstance(model, (WrapperModel, CalibratedModelList)):
-        return _of_new_draws(model, *args, X=X, **kwargs)
-    with random_stream(0, X.device):
-        return _of_new_draws(model, *args, X=X, **kwargs)
+    is_ours = isinstance(model, (WrapperModel, CalibratedModelList))
+    with random_stream(0, X.device) if is_ours else nullcontext():
+        return _of_new_draws(model, objective, posterior_transform, X)
 
 
 utils._estimate_objective_lower_bound = _of_same_draws

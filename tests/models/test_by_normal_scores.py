@@ -57,13 +57,13 @@ class HeavyTails(Model):
 class Noisy(HeavyTails):
     """States the objective, or an observation of ten times its scale where noise is asked for."""
 
-    def posterior(self, X: Tensor, observation_noise: bool = False) -> TorchPosterior:
+    def posterior(self, X: Tensor, *, observation_noise: bool = False) -> Any:  # type: ignore[override]
         wide = HeavyTails(self.df, (10.0 if observation_noise else 1.0) * self.scale)
         return wide.posterior(X)
 
 
 class Refusing(HeavyTails):
-    def posterior(self, X: Tensor, observation_noise: bool = False) -> TorchPosterior:
+    def posterior(self, X: Tensor, *, observation_noise: bool = False) -> Any:  # type: ignore[override]
         if observation_noise:
             raise NotImplementedError
         return super().posterior(X)

@@ -76,4 +76,4 @@ def test_no_trials_is_an_error():
     with pytest.raises(InputDataError, match="trials"):
         plot_timeline([])
     with pytest.raises(InputDataError, match="trials"):
-        plot_timeline(FeedbackLedger(1))  # type: ignore[arg-type]
+        plot_timeline(FeedbackLedger(1))
