@@ -36,10 +36,10 @@ class PebbleExecutor(Executor):
 
     def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
         self._timeout = None if timeout is None else check_positive("timeout", timeout)
-        pool = {"context": _Spawn() if pool.get("max_tasks") else _SpawnForGood(), **pool}
-        further = [(pool["initializer"], pool.get("initargs", ()))] if "initializer" in pool else []
-        start = {"initializer": runpy.run_path, "initargs": (_START, {"INITIALIZERS": further})}
-        self._pool = ProcessPool(max_workers, **{**pool, **start})
+        own = {"INITIALIZER": pool.pop("initializer", None), "INITARGS": pool.pop("initargs", ())}
+        start = {"initializer": runpy.run_path, "initargs": (_START, own)}
+        context = _Spawn() if pool.get("max_tasks") else _SpawnForGood()
+        self._pool = ProcessPool(max_workers, **{"context": context, **pool, **start})
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -8,6 +8,7 @@ the executor kills the others. If the script is killed, so is the group.
 import os
 import signal
 import time
+from contextlib import suppress
 from multiprocessing import connection, parent_process, util
 from threading import Thread
 
@@ -20,18 +21,15 @@ def _end_with_script() -> None:
 def _end_programs() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
-    deadline = time.monotonic() + 1.0
-    while time.monotonic() < deadline:
-        try:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+    with suppress(ChildProcessError):  # when none is left
+        for _ in range(100):
+            if not os.waitpid(-1, os.WNOHANG)[0]:
                 time.sleep(0.01)
-        except ChildProcessError:
-            return
 
 
 if hasattr(os, "setsid"):  # not on Windows
     os.setsid()
     util.Finalize(None, _end_programs, exitpriority=0)
     Thread(target=_end_with_script, daemon=True).start()
-for initializer, arguments in globals().get("INITIALIZERS", ()):
-    initializer(*arguments)
+if (initializer := globals()["INITIALIZER"]) is not None:
+    initializer(*globals()["INITARGS"])

@@ -68,7 +68,7 @@ def optimize_in_unit_box(
     in_unit_box = InUnitBox(acqf, box, unit)
     if linear is None:
         settings["fixed_features"] = dict.fromkeys(held, 0.0) or None
-    else:  # BoTorch would take out the fixed features, and complain of constraints on them alone
+    else:  # with fixed features BoTorch refuses constraints on them alone
         region = Region(box, linear)
         settings["inequality_constraints"] = region.linear_in_widths
         # BoTorch's own walk takes longer than the search.
