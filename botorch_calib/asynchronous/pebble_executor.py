@@ -36,7 +36,7 @@ class PebbleExecutor(Executor):
 
     def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
         self._timeout = None if timeout is None else check_positive("timeout", timeout)
-        own = {"INITIALIZER": pool.pop("initializer", None), "INITARGS": pool.pop("initargs", ())}
+        own = {"INITIALIZER": (pool.pop("initializer", None), pool.pop("initargs", ()))}
         start = {"initializer": runpy.run_path, "initargs": (_START, own)}
         context = _Spawn() if pool.get("max_tasks") else _SpawnForGood()
         self._pool = ProcessPool(max_workers, **{"context": context, **pool, **start})

@@ -27,9 +27,11 @@ def _end_programs() -> None:
                 time.sleep(0.01)
 
 
-if hasattr(os, "setsid"):  # not on Windows
-    os.setsid()
-    util.Finalize(None, _end_programs, exitpriority=0)
-    Thread(target=_end_with_script, daemon=True).start()
-if (initializer := globals()["INITIALIZER"]) is not None:
-    initializer(*globals()["INITARGS"])
+if __name__ == "<run_path>":
+    if hasattr(os, "setsid"):  # not on Windows
+        os.setsid()
+        util.Finalize(None, _end_programs, exitpriority=0)
+        Thread(target=_end_with_script, daemon=True).start()
+    initializer, arguments = globals()["INITIALIZER"]
+    if initializer is not None:
+        initializer(*arguments)
