@@ -39,9 +39,10 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
-# States of decisions that need not be run: a later call took their place, or they were taken back.
-_REPLACED, _WITHDRAWN = "replaced", "withdrawn"
-_FLAGS = "certified", _REPLACED
+# States of decisions, None at first: measured, even if that was removed; measured once a later call
+# had taken their place; that, not measured; taken back.
+_RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
+_NOT_RUN = (_REPLACED, _WITHDRAWN)
 # A campaign is known again by so many of its last measurements, if most of them are still there.
 _LAST, _MOST = 20, 0.6
 
@@ -116,10 +117,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> pd.DataFrame:
         """Recommend some candidates; BayBE's ``NotEnoughPointsLeftError`` if there are fewer."""
         models, target, measurements = self._models(searchspace, objective, measurements)
-        lines = _lines(searchspace, self.decisions, measurements)
-        waits = _same(searchspace, self.decisions, pending_experiments).any(axis=1)
-        since = len(measurements) if pending_experiments is None else None
-        decisions = self._asked_again(lines, waits, since)
+        decisions = self._asked_again(searchspace, measurements, pending_experiments)
         constraint = self._constraint(searchspace, measurements, decisions, models)
         candidates, _ = searchspace.discrete.get_candidates()
         if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
@@ -158,13 +156,13 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row.update(candidate=candidate, state=None, batch=int(_batches(measurements).max()))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # None of a call that fails, whose candidates nobody gets. One for a candidate that takes
-        # its own place.
-        is_again = _same(searchspace, decisions, recommended).any(axis=1)
+        # None of a call that fails, whose candidates nobody gets. A replaced candidate that is
+        # recommended again is the same decision.
+        again = _same(searchspace, decisions, recommended).any(axis=1)
         self.decisions = [
             each
-            for each, line, again in zip(decisions, lines, is_again, strict=True)
-            if each["state"] is None or line is not None or not again
+            for each, is_again in zip(decisions, again, strict=True)
+            if not (is_again and each["state"] in _NOT_RUN)
         ] + decided
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
         self.last_lines = last.to_dict("records")
@@ -197,24 +195,24 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         is_excluded = campaign._searchspace_metadata["excluded"].astype(bool)
         candidates = space.discrete.exp_rep[~is_excluded]
         choices, maximize = _points(space, candidates), not target.minimize
-        stated = recommend(
-            models[target.name],
-            constraint,
-            choices=choices,
-            confidence=confidence,
-            maximize=maximize,
-        )
-        return candidates[(choices == stated.candidate).all(dim=-1).numpy()], stated
+        options = {"choices": choices, "confidence": confidence, "maximize": maximize}
+        stated = recommend(models[target.name], constraint, **options)
+        return candidates[(choices == stated.candidate).all(dim=-1).numpy()][:1], stated
 
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
         """Recommended candidates without a measurement, if certified, and if replaced."""
-        rows = [
-            {**each["candidate"], "certified": each["certified"], _REPLACED: bool(each["state"])}
+        names, flags = [*campaign.searchspace.parameter_names], ["certified", "replaced"]
+        found = [
+            {
+                **each["candidate"],
+                "certified": each["certified"],
+                "replaced": each["state"] == _REPLACED,
+            }
             for each in self._open(campaign)
         ]
-        return pd.DataFrame(rows, columns=[*campaign.searchspace.parameter_names, *_FLAGS])
+        return pd.DataFrame(found, columns=names + flags)
 
-    def withdraw(self, experiments: pd.DataFrame, campaign: Campaign) -> None:
+    def withdraw(self, campaign: Campaign, experiments: pd.DataFrame) -> None:
         """Take back recommendations that were not run, the rows of a table such as `outstanding`.
 
         They count all the same if they are measured later.
@@ -269,7 +267,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             )
         self._check_campaign(searchspace, measurements)
         model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
-        return dict(zip(names, model.models, strict=True)), target, measurements
+        models = dict(zip(names, model.models, strict=True))
+        return models, target, measurements.reset_index(drop=True)
 
     def _constraint(
         self,
@@ -280,26 +279,31 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> ChanceConstraint:
         """The constraint of those decisions that count."""
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
-        outcomes, count = measurements[[*self.limits]].to_dict("records"), {None}
-        if _were_run(decisions, lines):
-            count.add(_REPLACED)
-        trials = []
+        outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
+        states = {None, _RUN, _LATE} | ({_REPLACED} if _came_late(decisions, lines) else set())
         for each, line in zip(decisions, lines, strict=True):
             # The inputs may be others by now.
             point = [each["inputs"][n] for n in columns] if {*each["inputs"]} == {*columns} else []
-            if line is not None or each["state"] in count:
+            if line is not None or each["state"] in states:
                 trials.append(({**each, "point": point}, {} if line is None else outcomes[line]))
         account = stored.account_of(self.limits, self.level, self.budget, trials)
-        return stored.constraint_of(account, models)
+        constraint = stored.constraint_of(account, models)
+        constraint.remedy = (
+            "add their measurements to the campaign, and `withdraw` recommendations that were "
+            "never run; the recommender's `outstanding(campaign)` has them"
+        )
+        return constraint
 
     def _asked_again(
-        self, lines: Sequence[int | None], waits: NDArray[np.bool_], since: int | None
+        self,
+        searchspace: SearchSpace,
+        measurements: pd.DataFrame,
+        pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """The decisions, some of which are replaced by a call.
-
-        Those that wait stay, and those on other numbers of measurements than ``since``, if given.
-        """
-        if _were_run(self.decisions, lines):
+        """The decisions, of which a call replaces some, and the others that are measured by now."""
+        lines = _lines(searchspace, self.decisions, measurements)
+        waits = _same(searchspace, self.decisions, pending_experiments).any(axis=1)
+        if is_late := _came_late(self.decisions, lines):
             warnings.warn(
                 "Recommendations that later calls replaced were measured, so each of them counts "
                 "until it is: name running experiments in `pending_experiments`, and `withdraw` "
@@ -307,25 +311,28 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
-            return self.decisions
-        return [
-            {**each, "state": _REPLACED}
-            if each["state"] is line is None and not wait and since in (None, each["after"])
-            else each
-            for each, line, wait in zip(self.decisions, lines, waits, strict=True)
-        ]
+        decisions = []
+        for each, line, wait in zip(self.decisions, lines, waits, strict=True):
+            state, is_told = each["state"], pending_experiments is not None
+            if line is not None:
+                state = _LATE if state in (_REPLACED, _LATE) else _RUN
+            elif state is None and (is_told or each["after"] == len(measurements)):
+                state = None if wait or is_late else _REPLACED
+            decisions.append({**each, "state": state})
+        return decisions
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
         """Raise unless most of what was measured before the last decision is still there."""
+        if not self.last_lines:
+            return
+        last = pd.DataFrame(self.last_lines)
         then, now = (
             table.reindex(columns=[*self.limits]).to_numpy(dtype=float)
-            for table in (pd.DataFrame(self.last_lines), measurements)
+            for table in (last, measurements)
         )
         found = _same(searchspace, [{"candidate": line} for line in self.last_lines], measurements)
-        if len(then):
-            apart = np.abs(then[:, None] - now) > 0.05 * np.ptp(then, axis=0)
-            found &= ~apart.any(axis=-1)
-        if len(then) and found.any(axis=1).mean() < _MOST:
+        found &= ~(np.abs(then[:, None] - now) > 0.05 * np.ptp(then, axis=0)).any(axis=-1)
+        if found.any(axis=1).mean() < _MOST:
             raise InputDataError(
                 "`decisions` are of another campaign: most of its last measurements are not here. "
                 "Give each campaign a recommender of its own. If these are of the same campaign, "
@@ -364,7 +371,7 @@ def _same(
 
 def _batches(measurements: pd.DataFrame) -> NDArray[Any]:
     """The numbers of the batches in which a campaign got measurements, 0 without one."""
-    return measurements.get("BatchNr", pd.Series(0, measurements.index)).to_numpy()
+    return measurements.get("BatchNr", pd.Series(0, measurements.index)).fillna(0).to_numpy()
 
 
 def _lines(
@@ -390,14 +397,17 @@ def _lines(
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:
-            lines[min(free, key=lambda j: decisions[j]["state"] is not None)] = line
+            lines[min(free, key=lambda j: decisions[j]["state"] in _NOT_RUN)] = line
     return lines
 
 
-def _were_run(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> bool:
+def _came_late(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> bool:
     """Whether replaced candidates were measured, so that others may be running."""
     pairs = zip(decisions, lines, strict=True)
-    return any(each["state"] == _REPLACED and line is not None for each, line in pairs)
+    return any(
+        each["state"] == _LATE or (each["state"] == _REPLACED and line is not None)
+        for each, line in pairs
+    )
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

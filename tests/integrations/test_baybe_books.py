@@ -103,7 +103,7 @@ def models() -> Iterator[Any]:
 
         def reused(self: Any, space: Any, objective: Any, table: pd.DataFrame) -> Any:
             checked(self, space, table)
-            return *fitted[:2], table
+            return *fitted[:2], table.reset_index(drop=True)
 
         patch.setattr(kind, "_models", reused)
         yield patch
@@ -204,7 +204,7 @@ def test_a_replaced_candidate_that_is_measured_counts_and_the_others_do_again() 
     assert len(books(campaign)) == 5
     out = recommender.outstanding(campaign)
     assert out["t"].tolist() == [20.0, 28.0, 32.0, 32.0]
-    recommender.withdraw(out[out["replaced"]], campaign)
+    recommender.withdraw(campaign, out[out["replaced"]])
     assert [y for _, y in books(campaign)].count(None) == 2
     campaign.add_measurements(outcome(campaign, 2.6, 28.0))  # run all the same
     assert [y for _, y in books(campaign) if y is not None] == [2.5, 2.6]
