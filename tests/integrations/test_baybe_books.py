@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +24,7 @@ from baybe.recommenders import TwoPhaseMetaRecommender
 from baybe.searchspace import SearchSpace
 from baybe.targets import NumericalTarget
 from baybe.utils.dataframe import fuzzy_row_match
+from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import baybe
@@ -236,3 +239,119 @@ def test_the_bound_holds_with_workers_where_everything_violates(is_told: bool) -
     made = recommender_of(campaign).chance_constraint(*arguments)
     assert made.num_certified == certified
     assert made.num_violations + made.num_outstanding == certified <= 0.1 * certified + 10.9
+
+
+@pytest.mark.parametrize("change", ["none", "corrected", "removed", "sorted", "read again"])
+def test_what_was_measured_before_a_decision_is_not_its_outcome(change: str) -> None:
+    campaign = new_campaign()
+    campaign.add_measurements(outcome(campaign, 1.2, 24.4))
+    only(campaign, 24.0)
+    campaign.recommend(1)
+    table = campaign.measurements
+    if change == "corrected":
+        campaign.update_measurements(table.tail(1).assign(heat=1.3))
+    if change == "removed":
+        campaign._measurements_exp = table.iloc[:-1]
+    if change == "read again":
+        campaign._measurements_exp = read_into_new_campaign(table)
+    assert books(campaign) == [(True, None)]
+    campaign.add_measurements(outcome(campaign, 2.4, 23.7))
+    campaign.add_measurements(outcome(campaign, 1.1, 24.0))  # once more
+    if change == "sorted":
+        campaign._measurements_exp = campaign.measurements.sort_values("heat")
+    assert [y for _, y in books(campaign)] == ([1.1] if change == "sorted" else [2.4])
+
+
+def test_replicates_go_to_decisions_in_their_order() -> None:
+    campaign = new_campaign()
+    only(campaign, 24.0)
+    running = campaign.recommend(1)
+    campaign.allow_recommending_pending_experiments = True
+    campaign.recommend(1, pending_experiments=running)
+    campaign.add_measurements(outcome(campaign, 2.1, 24.0))
+    campaign.recommend(1, pending_experiments=running)
+    for heat in (1.1, 1.2):
+        campaign.add_measurements(outcome(campaign, heat, 24.2))
+    for table in (campaign.measurements, campaign.measurements.iloc[::-1]):
+        assert [y for _, y in books(campaign, table)][0] == 2.1
+        assert sorted(y for _, y in books(campaign, table)) == [1.1, 1.2, 2.1]
+
+
+def test_a_measurement_without_a_value_was_run_and_one_that_was_removed_too() -> None:
+    campaign = new_campaign()
+    only(campaign, 24.0)
+    campaign.recommend(1)
+    campaign.add_measurements(outcome(campaign, None, 24.0))
+    only(campaign, 28.0)
+    row = campaign.recommend(1)
+    assert books(campaign) == [(True, None), (True, None)]
+    campaign.add_measurements(outcome(campaign, 2.5, 28.0))
+    only(campaign, 32.0)
+    campaign.recommend(1)
+    campaign.update_measurements(campaign.measurements.iloc[[-2]].assign(heat=1.5))
+    assert books(campaign) == [(True, 1.5), (True, 2.5), (True, None)]
+    campaign._measurements_exp = campaign.measurements.iloc[:-1]  # the one that violated
+    campaign.recommend(1, pending_experiments=row.assign(t=36.0))
+    assert [y for _, y in books(campaign)] == [1.5, None, None]
+    left = budget_left(campaign)
+    with pytest.raises(InputDataError, match="Row 1 of `experiments` .* `outstanding`"):
+        recommender_of(campaign).withdraw(campaign, pd.concat([row, row]))
+    assert budget_left(campaign) == left
+
+
+def test_a_recommender_serves_one_campaign() -> None:
+    first = new_campaign()
+    recommender = recommender_of(first)
+    first.recommend(1)
+    second = new_campaign(new_space().discrete.exp_rep.sample(NUM_INITIAL, random_state=5))
+    second.recommender = first.recommender
+    with pytest.raises(InputDataError, match="another campaign.* a recommender of its own"):
+        second.recommend(1)
+    second.recommender = new_campaign().recommender
+    second.recommend(1)
+    assert len(recommender.decisions) == len(recommender_of(second).decisions) == 1
+    assert budget_left(first) == pytest.approx(9.1)
+
+
+def test_a_space_that_was_made_again(run: Campaign) -> None:
+    """With another grid, with a new column, and without an old one: all outcomes are found."""
+    kind, stir, t = run.searchspace.parameters
+    other = NumericalDiscreteParameter("t", np.linspace(0.2, 0.48, 8) * 100.0 + 20.0)
+    new = CategoricalParameter("new", ["a", "b"])
+    known, recommender = books(run), recommender_of(run)
+    for parameters in ([other, kind, stir], [t, kind, stir, new], [t, kind], [new, stir, t]):
+        space = SearchSpace.from_product(parameters)
+        table = run.measurements.assign(new="a")
+        made = recommender.chance_constraint(space, TARGETS, table)
+        found = [(row["certified"], row["outcomes"]["heat"]) for row in made.decisions]
+        assert found == known
+    recommender = ChanceConstrainedRecommender(
+        limits={"heat": (None, 1.5)}, decisions=recommender.decisions
+    )
+    made = recommender.chance_constraint(run.searchspace, TARGETS, run.measurements)
+    assert {row["limits"]["heat"][1] for row in made.decisions} == {2.0}
+
+
+def test_recommendation(models: Any, run: Campaign) -> None:
+    recommender = recommender_of(run)
+    models.undo()
+    try:
+        candidate, stated = recommender.recommendation(run, confidence=0.9)
+        only(run, 36.0, "v", False)
+        other, _ = recommender.recommendation(run)
+    finally:
+        run.toggle_discrete_candidates(run.searchspace.discrete.exp_rep, exclude=False)
+    assert stated.certified and list(candidate.columns) == NAMES and len(candidate) == 1
+    assert 40 <= candidate["t"].item() <= 48
+    assert stated.lower < stated.value < stated.upper and isinstance(stated.note, str)
+    assert stated.value == pytest.approx(candidate["t"].item() / 60, abs=0.05)
+    assert other.to_numpy().tolist() == [[36.0, "v", False]]
+
+
+def test_without_baybe_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for missing in ("baybe", "baybe.transformations"):  # which older ones lack
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, missing, None)
+            patch.delitem(sys.modules, "botorch_calib.integrations.baybe")
+            with pytest.raises(ImportError, match=r"BayBE 0.15.*install botorch_calib\[baybe\]"):
+                importlib.import_module("botorch_calib.integrations.baybe")
