@@ -42,7 +42,7 @@ _Stored = dict[str, Any]
 # States of decisions, None at first: measured, even if that was removed; measured once a later call
 # had taken their place; that, not measured; taken back.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
-_NOT_RUN = (_REPLACED, _WITHDRAWN)
+_NOT_RUN, _OVERTAKEN = (_REPLACED, _WITHDRAWN), (_REPLACED, _LATE)
 # A campaign is known again by so many of its last measurements, if most of them are still there.
 _LAST, _MOST = 20, 0.6
 
@@ -158,12 +158,13 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row["known"] = values[own].to_numpy().tolist()
         # None of a call that fails, whose candidates nobody gets. A replaced candidate that is
         # recommended again is the same decision.
-        again = _same(searchspace, decisions, recommended).any(axis=1)
-        self.decisions = [
+        again = _same(searchspace, decisions, recommended)
+        kept = [
             each
-            for each, is_again in zip(decisions, again, strict=True)
-            if not (is_again and each["state"] in _NOT_RUN)
-        ] + decided
+            for each, own in zip(decisions, again, strict=True)
+            if each["state"] not in _NOT_RUN or not own.any()
+        ]
+        self.decisions = kept + decided
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
         self.last_lines = last.to_dict("records")
         return recommended
@@ -194,9 +195,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         constraint = self._constraint(space, measurements, self.decisions, models)
         is_excluded = campaign._searchspace_metadata["excluded"].astype(bool)
         candidates = space.discrete.exp_rep[~is_excluded]
-        choices, maximize = _points(space, candidates), not target.minimize
-        options = {"choices": choices, "confidence": confidence, "maximize": maximize}
-        stated = recommend(models[target.name], constraint, **options)
+        choices = _points(space, candidates)
+        stated = recommend(
+            models[target.name], constraint, None, choices, confidence, maximize=not target.minimize
+        )
         return candidates[(choices == stated.candidate).all(dim=-1).numpy()][:1], stated
 
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
@@ -279,12 +281,16 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> ChanceConstraint:
         """The constraint of those decisions that count."""
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
-        outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
-        states = {None, _RUN, _LATE} | ({_REPLACED} if _came_late(decisions, lines) else set())
-        for each, line in zip(decisions, lines, strict=True):
+        outcomes, states = (
+            measurements[[*self.limits]].to_dict("records"),
+            _states(decisions, lines),
+        )
+        left_out = (_WITHDRAWN,) if _LATE in states else _NOT_RUN
+        trials = []
+        for each, line, state in zip(decisions, lines, states, strict=True):
             # The inputs may be others by now.
             point = [each["inputs"][n] for n in columns] if {*each["inputs"]} == {*columns} else []
-            if line is not None or each["state"] in states:
+            if state not in left_out:
                 trials.append(({**each, "point": point}, {} if line is None else outcomes[line]))
         account = stored.account_of(self.limits, self.level, self.budget, trials)
         constraint = stored.constraint_of(account, models)
@@ -301,9 +307,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
         """The decisions, of which a call replaces some, and the others that are measured by now."""
-        lines = _lines(searchspace, self.decisions, measurements)
-        waits = _same(searchspace, self.decisions, pending_experiments).any(axis=1)
-        if is_late := _came_late(self.decisions, lines):
+        states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
+        if _LATE in states and _REPLACED in states:
             warnings.warn(
                 "Recommendations that later calls replaced were measured, so each of them counts "
                 "until it is: name running experiments in `pending_experiments`, and `withdraw` "
@@ -311,15 +316,19 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
-        decisions = []
-        for each, line, wait in zip(self.decisions, lines, waits, strict=True):
-            state, is_told = each["state"], pending_experiments is not None
-            if line is not None:
-                state = _LATE if state in (_REPLACED, _LATE) else _RUN
-            elif state is None and (is_told or each["after"] == len(measurements)):
-                state = None if wait or is_late else _REPLACED
-            decisions.append({**each, "state": state})
-        return decisions
+        is_told, measured = pending_experiments is not None, len(measurements)
+        replaced = [
+            j
+            for j, each in enumerate(self.decisions)
+            if states[j] is None and _LATE not in states and (is_told or each["after"] == measured)
+        ]
+        for own in _same(searchspace, self.decisions, pending_experiments).T:
+            named = [j for j in replaced if own[j]][:1]
+            replaced = [j for j in replaced if j not in named]
+        for j in replaced:
+            states[j] = _REPLACED
+        pairs = zip(self.decisions, states, strict=True)
+        return [{**each, "state": state} for each, state in pairs]
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
         """Raise unless most of what was measured before the last decision is still there."""
@@ -355,7 +364,8 @@ def _same(
     is_known = np.zeros_like(same)
     for parameter in searchspace.discrete.parameters if same.size else ():
         named = [each["candidate"].get(parameter.name) for each in decisions]
-        own, has = experiments[parameter.name].to_numpy(), np.not_equal(named, None)[:, None]
+        own = experiments[parameter.name].to_numpy()
+        has = np.array([[value is not None] for value in named])
         if parameter.is_numerical:
             grid, own = np.array(parameter.values, dtype=float), own.astype(float)
             reach = np.abs(own[:, None] - grid).min(axis=1).clip(max=np.diff(grid).max() / 2)
@@ -393,21 +403,21 @@ def _lines(
             missing += not equal.any()
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
-    # The fewer decisions a measurement may be of, the earlier it came.
+    # The fewer decisions a measurement may be of, the earlier it came. The last of them gets it, so
+    # that the others keep theirs where one is removed.
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:
-            lines[min(free, key=lambda j: decisions[j]["state"] in _NOT_RUN)] = line
+            lines[max(free, key=lambda j: (decisions[j]["state"] not in _NOT_RUN, j))] = line
     return lines
 
 
-def _came_late(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> bool:
-    """Whether replaced candidates were measured, so that others may be running."""
-    pairs = zip(decisions, lines, strict=True)
-    return any(
-        each["state"] == _LATE or (each["state"] == _REPLACED and line is not None)
-        for each, line in pairs
-    )
+def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[str | None]:
+    """The states of decisions by their measurements."""
+    return [
+        each["state"] if line is None else _LATE if each["state"] in _OVERTAKEN else _RUN
+        for each, line in zip(decisions, lines, strict=True)
+    ]
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

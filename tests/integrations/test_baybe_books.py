@@ -186,6 +186,12 @@ def test_looks_with_pending_experiments_cost_nothing() -> None:
         only(campaign, t)
         campaign.recommend(1, pending_experiments=running)
     assert len(books(campaign)) == 3  # with two that are running
+    campaign.allow_recommending_pending_experiments = True
+    only(campaign, running["t"].iloc[0].item(), *running.iloc[0][["kind", "stir"]])
+    campaign.recommend(1, pending_experiments=running)  # it runs, once
+    only(campaign, 40.0)
+    campaign.recommend(1, pending_experiments=running)
+    assert len(books(campaign)) == 3
     campaign.recommend(1)  # of other looks, on the same measurements
     assert len(books(campaign)) == 3
     campaign.add_measurements(outcome(campaign, 1.0, 20.0))
@@ -262,19 +268,24 @@ def test_what_was_measured_before_a_decision_is_not_its_outcome(change: str) -> 
     assert [y for _, y in books(campaign)] == ([1.1] if change == "sorted" else [2.4])
 
 
-def test_replicates_go_to_decisions_in_their_order() -> None:
+def test_decisions_about_one_candidate_keep_their_outcomes() -> None:
     campaign = new_campaign()
-    only(campaign, 24.0)
-    running = campaign.recommend(1)
     campaign.allow_recommending_pending_experiments = True
-    campaign.recommend(1, pending_experiments=running)
-    campaign.add_measurements(outcome(campaign, 2.1, 24.0))
-    campaign.recommend(1, pending_experiments=running)
-    for heat in (1.1, 1.2):
+    only(campaign, 24.0)
+    heats = [1.1, 2.1, 1.2, 2.2, 1.3]
+    for heat in heats:
+        running = campaign.recommend(1)
         campaign.add_measurements(outcome(campaign, heat, 24.2))
-    for table in (campaign.measurements, campaign.measurements.iloc[::-1]):
-        assert [y for _, y in books(campaign, table)][0] == 2.1
-        assert sorted(y for _, y in books(campaign, table)) == [1.1, 1.2, 2.1]
+    for table in (campaign.measurements, campaign.measurements.sort_values("heat")):
+        assert [y for _, y in books(campaign, table)] == heats
+        without = table[table["heat"] != 2.1]
+        assert [y for _, y in books(campaign, without)] == [1.1, None, 1.2, 2.2, 1.3]
+    campaign._measurements_exp = without
+    for _ in range(2):  # both run at once
+        campaign.recommend(1, pending_experiments=running)
+    for heat in (1.4, 1.5):
+        campaign.add_measurements(outcome(campaign, heat, 23.8))
+    assert [y for _, y in books(campaign)] == [1.1, None, 1.2, 2.2, 1.3, 1.5, 1.4]
 
 
 def test_a_measurement_without_a_value_was_run_and_one_that_was_removed_too() -> None:
