@@ -156,15 +156,14 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row.update(candidate=candidate, state=None, batch=int(_batches(measurements).max()))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # None of a call that fails, whose candidates nobody gets. A replaced candidate that is
-        # recommended again is the same decision.
-        again = _same(searchspace, decisions, recommended)
-        kept = [
+        # None of a call that fails, whose candidates nobody gets. One that is recommended again on
+        # the same measurements is the same decision.
+        again = zip(decisions, _same(searchspace, decisions, recommended), strict=True)
+        self.decisions = [
             each
-            for each, own in zip(decisions, again, strict=True)
-            if each["state"] not in _NOT_RUN or not own.any()
-        ]
-        self.decisions = kept + decided
+            for each, own in again
+            if each["state"] not in _NOT_RUN or each["after"] != len(measurements) or not own.any()
+        ] + decided
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
         self.last_lines = last.to_dict("records")
         return recommended
