@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import compress, islice
+from itertools import islice
 from typing import Any
 
 try:
@@ -38,7 +38,7 @@ from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 
-_Stored = dict[str, Any]
+_Stored, _BATCH = dict[str, Any], "BatchNr"
 # States of decisions, None at first: measured, even if that was removed; measured once a later call
 # had taken their place; that, not measured; taken back.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
@@ -153,7 +153,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         values = measurements[[*self.limits]].astype(object)
         values = values.where(values.notna(), None)
         for row, candidate in zip(decided, recommended.to_dict("records"), strict=True):
-            row.update(candidate=candidate, state=None, batch=int(_batches(measurements).max()))
+            batch = int(np.max(measurements.get(_BATCH, 0)))
+            row.update(candidate=candidate, state=None, batch=batch)
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
         # None of a call that fails, whose candidates nobody gets. One that is recommended again on
@@ -203,15 +204,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
         """Recommended candidates without a measurement, if certified, and if replaced."""
         names, flags = [*campaign.searchspace.parameter_names], ["certified", "replaced"]
-        found = [
-            {
-                **each["candidate"],
-                "certified": each["certified"],
-                "replaced": each["state"] == _REPLACED,
-            }
-            for each in self._open(campaign)
-        ]
-        return pd.DataFrame(found, columns=names + flags)
+        states = ({**each, "replaced": each["state"] == _REPLACED} for each in self._open(campaign))
+        rows = [{**each["candidate"], **{flag: each[flag] for flag in flags}} for each in states]
+        return pd.DataFrame(rows, columns=names + flags)
 
     def withdraw(self, campaign: Campaign, experiments: pd.DataFrame) -> None:
         """Take back recommendations that were not run, the rows of a table such as `outstanding`.
@@ -221,17 +216,17 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         Raises:
             InputDataError: If one was not recommended, or has a measurement.
         """
-        decisions, withdrawn = self._open(campaign), []
+        decisions, withdrawn = self._open(campaign), set()
         for number, own in enumerate(_same(campaign.searchspace, decisions, experiments).T):
-            free = [each for each in compress(decisions, own) if each not in withdrawn]
+            free = [j for j in np.flatnonzero(own).tolist() if j not in withdrawn]
             if not free:
                 raise InputDataError(
                     f"Row {number} of `experiments` is no recommendation without a measurement: "
                     "see `outstanding`."
                 )
-            withdrawn.append(free[-1])
-        for each in withdrawn:
-            each["state"] = _WITHDRAWN
+            withdrawn.add(max(free, key=lambda j: (decisions[j]["state"] != _REPLACED, j)))
+        for j in withdrawn:
+            decisions[j]["state"] = _WITHDRAWN
 
     def _open(self, campaign: Campaign) -> list[_Stored]:
         """Decisions that have no measurement and were not withdrawn."""
@@ -280,12 +275,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> ChanceConstraint:
         """The constraint of those decisions that count."""
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
-        outcomes, states = (
-            measurements[[*self.limits]].to_dict("records"),
-            _states(decisions, lines),
-        )
+        outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
+        states = _states(decisions, lines)
         left_out = (_WITHDRAWN,) if _LATE in states else _NOT_RUN
-        trials = []
         for each, line, state in zip(decisions, lines, states, strict=True):
             # The inputs may be others by now.
             point = [each["inputs"][n] for n in columns] if {*each["inputs"]} == {*columns} else []
@@ -378,11 +370,6 @@ def _same(
     return same & is_known
 
 
-def _batches(measurements: pd.DataFrame) -> NDArray[Any]:
-    """The numbers of the batches in which a campaign got measurements, 0 without one."""
-    return measurements.get("BatchNr", pd.Series(0, measurements.index)).fillna(0).to_numpy()
-
-
 def _lines(
     searchspace: SearchSpace, decisions: Sequence[_Stored], measurements: pd.DataFrame
 ) -> list[int | None]:
@@ -392,7 +379,7 @@ def _lines(
     that is missing, it was corrected, where another one is of an early batch, or else removed.
     """
     may_be = _same(searchspace, decisions, measurements)
-    batches = _batches(measurements)
+    batches = np.asarray(measurements.get(_BATCH, 0))  # as a campaign numbers them
     for decision, own in zip(decisions, may_be, strict=True):
         names, missing = [*decision["limits"]], 0
         values = measurements.reindex(columns=names).to_numpy(dtype=float)

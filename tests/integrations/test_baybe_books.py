@@ -215,6 +215,11 @@ def test_a_replaced_candidate_that_is_measured_counts_and_the_others_do_again() 
     assert out["t"].tolist() == [20.0, 28.0, 32.0, 32.0]
     recommender.withdraw(campaign, out[out["replaced"]])
     assert [y for _, y in books(campaign)].count(None) == 2
+    campaign.allow_recommending_pending_experiments = True
+    looked = campaign.recommend(1, pending_experiments=out)
+    out = recommender.outstanding(campaign)
+    recommender.withdraw(campaign, out)  # equal ones, too
+    assert recommender.outstanding(campaign).empty and set(looked["t"]) <= set(out["t"])
     campaign.add_measurements(outcome(campaign, 2.6, 28.0))  # run all the same
     assert [y for _, y in books(campaign) if y is not None] == [2.5, 2.6]
 
