@@ -80,6 +80,8 @@ from botorch_calib.optim.region import LinearConstraints
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
 #: Trials that Ax takes as not run: there will be no value, and their point may be tried again.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
+# What Ax's `ObjectivePFeasibleFrontierPlot` exchanges in the generator for a while.
+BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
 # Initial trials for each parameter: before that, a fit knows too little to certify by.
 _INITIAL = 8
 
@@ -180,6 +182,14 @@ class CertifyingAdapter(TorchAdapter):
     generator: Any  # of BoTorch, by Ax
     # Decisions of the present call, whose candidates are no trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
+    # How the generator was made.
+    _made: dict[str, Any] | None = None
+
+    def _fit_if_implemented(self, *args: Any, **kwargs: Any) -> None:
+        """Ax's, of the generator as it was made: cards that borrow it may fail to restore it."""
+        self._made = self._made or {name: vars(self.generator)[name] for name in BORROWED}
+        vars(self.generator).update(self._made)
+        super()._fit_if_implemented(*args, **kwargs)
 
     def gen(  # Ax hands it what is named here
         self,
@@ -206,6 +216,8 @@ class CertifyingAdapter(TorchAdapter):
         return run
 
     def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
+        if not issubclass(self.generator.acquisition_class, CertifiedPoints):
+            return super()._gen(*args, **kwargs)  # candidates of a card, which are not run
         options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
         account = self.account(kwargs["optimization_config"], self._proposed)
         constraint = stored.constraint_of(account, models_by_metric(self))
