@@ -36,6 +36,8 @@ from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
     CertifiedPoints,
+    absolute_config,
+    certifying_spec,
     chance_constrained_generation_strategy,
     models_by_metric,
     recommendation,
@@ -132,8 +134,9 @@ def adapter_of(client: Client) -> Any:
 
 
 def account_of(client: Client) -> Any:
-    spec = ax_decisions.certifying_spec(client._generation_strategy)
-    return ax_decisions.fitted_adapter(spec, client._experiment).account()
+    spec, experiment = certifying_spec(client._generation_strategy), client._experiment
+    settings = spec.generator_kwargs["acquisition_options"]
+    return ax_decisions.account_of(experiment, settings, absolute_config(spec, experiment))
 
 
 def account(client: Client) -> tuple[int, int, int]:
@@ -273,7 +276,7 @@ def test_cards_and_recommendation_before_there_are_models() -> None:
     cards: list[Any] = client.compute_analyses(
         [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
     )
-    assert "0 of 0 decisions" in cards[0].subtitle
+    assert "0 of 0 decisions" in cards[0].subtitle and len(cards[0].df) == 0
     assert all("the initial trials come first" in card.subtitle for card in cards[1:])
 
 
