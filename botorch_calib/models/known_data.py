@@ -71,8 +71,10 @@ class KnownData:
         return [*self.values], np.array([*self.values], dtype=np.float64)
 
     def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
-        """Those of the data's points that are equal to six digits."""
+        """Those of the data's points that are equal to six digits; none if of another width."""
         points, table = self._known
+        if len(point) != table.shape[-1]:
+            return []
         at = np.asarray(point, dtype=np.float64)
         limit = SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
         return [points[j] for j in np.flatnonzero((np.abs(table - at) <= limit).all(axis=-1))]
