@@ -34,6 +34,7 @@ with client_needed("ax"):
     from ax.core.experiment import Experiment
     from ax.core.optimization_config import OptimizationConfig
     from ax.core.search_space import SearchSpaceDigest
+    from ax.exceptions.core import DataRequiredError
     from ax.generation_strategy.generation_strategy import GenerationStrategy
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
@@ -318,6 +319,12 @@ class LeaveOutInfinite(Transform):
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
         observed = experiment_data.observation_data
+        if observed.empty:
+            raise DataRequiredError(
+                "There are no data in the present search space, and this strategy is past its "
+                "initial trials: give an empty client a strategy of its own, or attach trials in "
+                "the space as it is now."
+            )
         for metric, means in observed["mean"].items():
             infinite = means.abs() >= stored.INFINITE
             if not infinite.any():

@@ -313,9 +313,10 @@ def account_of(
     is_out = sorted(
         {each.trial or 0 for each in certified if None in map(each.outcomes.get, limits)}
     )
+    trials_out = f"the trials {sorted(is_out)}" if is_out else "them"
     account.remedy = (
-        f"report what came of the trials {sorted(is_out)} by `client.complete_trial`, and take "
-        "back those that were never run by `withdraw(client, trial)`"
+        f"report what came of {trials_out} by `client.complete_trial`, and take back those that "
+        "were never run by `withdraw(client, trial)`"
     )
     return account
 
