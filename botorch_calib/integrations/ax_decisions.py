@@ -66,7 +66,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     known_points,
     repeated_points,
 )
-from botorch_calib.decisions.rows import DecisionAccount, Row
+from botorch_calib.decisions.rows import DecisionAccount, Row, decision_of
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
@@ -309,14 +309,12 @@ def account_of(
     decided = [*decided_trials(experiment), *proposed]
     trials = [(each.decision, each.outcomes) for each in decided]
     account = stored.account_of(limits, settings["level"], settings["budget"], trials)
-    certified = (each for each in decided if each.decision.get("certified"))
-    is_out = sorted(
-        {each.trial or 0 for each in certified if None in map(each.outcomes.get, limits)}
-    )
-    trials_out = f"the trials {sorted(is_out)}" if is_out else "them"
+    certified = [each for each in decided if each.decision.get("certified")]
+    is_out = [each.trial for each in certified if None in map(each.outcomes.get, limits)]
+    trials_out = sorted({trial for trial in is_out if trial is not None}) or "those of this call"
     account.remedy = (
-        f"report what came of {trials_out} by `client.complete_trial`, and take back those that "
-        "were never run by `withdraw(client, trial)`"
+        "report them by `client.complete_trial`, and take back trials that were never run by "
+        f"`withdraw(client, trial)`: {trials_out}"
     )
     return account
 
@@ -435,7 +433,6 @@ def chance_constrained_generation_strategy(
     if struct is not None and struct.simplify_parameter_changes:
         raise UnsupportedError("`simplify_parameter_changes` would change certified points.")
     limits = stated_limits(config)
-    check_baseline(experiment, config)
     check_open_unit("level", level)
     expands(expansion_share, 0)
     if struct is None:
@@ -543,17 +540,14 @@ def last_safe(client: Client) -> dict[str, Any] | None:
     """
     experiment, spec = client._experiment, certifying_spec(client._maybe_generation_strategy)
     limits = stated_limits(absolute_config(spec, experiment))
+    now: Row = {"certified": False, "limits": limits, "quantiles": limits}
     for (trial, arm), means in sorted(observed_means(experiment).items(), reverse=True):
-        is_over = experiment.trials[trial].status.is_terminal
-        if is_over and all(_is_within(means.get(name), *limits[name]) for name in limits):
+        outcomes = {name: means.get(name) for name in limits}
+        is_known = not any(y is None or math.isnan(y) for y in outcomes.values())
+        is_over = is_known and experiment.trials[trial].status.is_terminal
+        if is_over and not decision_of({**now, "outcomes": outcomes}).violated:
             return dict(experiment.arms_by_name[arm].parameters)
     return None
-
-
-def _is_within(y: float | None, lower: float | None, upper: float | None) -> bool:
-    """Whether an outcome is known, and within its limits."""
-    lower = -math.inf if lower is None else lower
-    return y is not None and lower <= y <= (math.inf if upper is None else upper)
 
 
 def withdraw(client: Client, trial_index: int) -> None:

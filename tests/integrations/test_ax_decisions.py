@@ -548,8 +548,8 @@ def test_trials_that_were_never_run() -> None:
             withdraw(client, index)
     running = [*client.get_next_trials(max_trials=3)]
     note = account_of(client).note_of_outstanding()
-    assert f"the trials {running} by `client.complete_trial`" in note
-    assert "`withdraw(client, trial)`" in note
+    assert "report them by `client.complete_trial`" in note
+    assert note.endswith(f"`withdraw(client, trial)`: {running}.")
     card: Any
     (card,) = client.compute_analyses([CertifiedTrials()], display=False)
     assert note in card.subtitle
@@ -559,7 +559,7 @@ def test_trials_that_were_never_run() -> None:
 def test_the_last_safe_parameters() -> None:
     client = new_client(constraints=("z <= 1", "z >= 0.1"))
     client.complete_trial(client.attach_trial({"a": 0.5, "b": 2.0}), {"y": 0.0, "z": 0.5})
-    for outcomes in ({"y": 0.0, "z": 2.0}, {"y": 1.0, "z": 0.05}, {"y": 3.0}):
+    for outcomes in ({"y": 0.0, "z": 2.0}, {"y": 1.0, "z": 0.05}, {"y": 3.0}, {"z": math.nan}):
         client.complete_trial(client.attach_trial({"a": 0.6, "b": 2.0}), outcomes)
     client.attach_data(client.attach_trial({"a": 0.7, "b": 2.0}), {"z": 0.5})  # still running
     assert last_safe(client) == {"a": 0.5, "b": 2.0}
