@@ -567,7 +567,7 @@ def withdraw(client: Client, trial_index: int) -> None:
         >>> for x, c in torch.rand(16, 2).tolist():
         ...     trial = client.attach_trial({"x": x, "c": c})
         ...     status = client.complete_trial(trial, {"y": c, "x": x})
-        >>> (trial,) = client.get_next_trials(max_trials=1)
+        >>> _, (trial,) = (client.get_next_trials(max_trials=1) for _ in range(2))
         >>> client.mark_trial_abandoned(trial)
         >>> withdraw(client, trial)
     """
