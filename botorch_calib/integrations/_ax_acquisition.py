@@ -9,20 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from botorch_calib.integrations import client_needed
-
-with client_needed("ax"):
-    from ax.adapter.adapter_utils import extract_outcome_constraints
-    from ax.core.optimization_config import OptimizationConfig
-    from ax.core.outcome_constraint import OutcomeConstraint
-    from ax.generators.torch.botorch_modular.acquisition import Acquisition
-    from ax.generators.torch_base import TorchOptConfig
-    from ax.storage.botorch_modular_registry import (
-        register_acquisition,
-        register_acquisition_function,
-    )
-
 import torch
+from ax.adapter.adapter_utils import extract_outcome_constraints
+from ax.core.optimization_config import OptimizationConfig
+from ax.core.outcome_constraint import OutcomeConstraint
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch_base import TorchOptConfig
+from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement, qLogProbabilityOfFeasibility

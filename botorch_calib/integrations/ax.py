@@ -21,9 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from botorch_calib.integrations import client_needed
-
-with client_needed("ax"):
+try:
     from ax.adapter.registry import MBM_X_trans, Y_trans
     from ax.adapter.transforms.base import Transform
     from ax.adapter.transforms.winsorize import Winsorize
@@ -49,7 +47,11 @@ with client_needed("ax"):
     )
     from ax.storage.botorch_modular_registry import MODEL_REGISTRY, REVERSE_MODEL_REGISTRY
     from ax.storage.transform_registry import register_transform
-
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.ax needs Ax 1.3 or a later one that has what it imports "
+        f"({error}): pip install botorch_calib[ax]"
+    ) from error
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning

@@ -8,26 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from botorch_calib.integrations import client_needed
-
-with client_needed("ax"):
-    from ax.adapter.base import Adapter
-    from ax.adapter.torch import TorchAdapter
-    from ax.analysis.analysis import Analysis
-    from ax.analysis.utils import extract_relevant_adapter
-    from ax.core.analysis_card import AnalysisCard
-    from ax.core.experiment import Experiment
-    from ax.generation_strategy.generation_strategy import GenerationStrategy
-
-
-import pandas as pd
-from botorch.exceptions.errors import InputDataError
-from botorch.models.gpytorch import MultiTaskGPyTorchModel
-from botorch.models.model import Model
-
-from botorch_calib._validation import check_open_unit
-from botorch_calib.decisions.rows import Row, decision_of
-from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.integrations.ax_decisions import (
     DecidedArm,
     absolute_config,
@@ -36,6 +16,23 @@ from botorch_calib.integrations.ax_decisions import (
     decided_trials,
     models_by_metric,
 )
+
+# isort: split
+import pandas as pd
+from ax.adapter.base import Adapter
+from ax.adapter.torch import TorchAdapter
+from ax.analysis.analysis import Analysis
+from ax.analysis.utils import extract_relevant_adapter
+from ax.core.analysis_card import AnalysisCard
+from ax.core.experiment import Experiment
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from botorch.exceptions.errors import InputDataError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.model import Model
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.decisions.rows import Row, decision_of
+from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
 

@@ -14,39 +14,45 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from botorch_calib.integrations import client_needed
-
-with client_needed("ax"):
-    from ax.adapter.base import GenResults
-    from ax.adapter.registry import (
-        GENERATOR_KEY_TO_GENERATOR_SETUP,
-        GeneratorRegistryBase,
-        GeneratorSetup,
-        MBM_X_trans,
-    )
-    from ax.adapter.torch import TorchAdapter
-    from ax.adapter.transforms.base import Transform
-    from ax.adapter.transforms.derelativize import Derelativize
-    from ax.api.client import Client
-    from ax.api.utils.structs import GenerationStrategyDispatchStruct
-    from ax.core.arm import Arm
-    from ax.core.experiment import Experiment
-    from ax.core.generator_run import GeneratorRun
-    from ax.core.observation import ObservationFeatures
-    from ax.core.optimization_config import OptimizationConfig
-    from ax.core.search_space import SearchSpace, SearchSpaceDigest
-    from ax.core.trial_status import TrialStatus
-    from ax.core.types import ComparisonOp
-    from ax.generation_strategy.generation_strategy import GenerationStrategy
-    from ax.generation_strategy.generator_spec import GeneratorSpec
-    from ax.generators.torch.botorch_modular.generator import BoTorchGenerator
-    from ax.generators.torch.botorch_modular.utils import ModelConfig
-    from ax.storage.botorch_modular_registry import register_acquisition
-    from ax.storage.json_store.registry import CORE_DECODER_REGISTRY
-    from ax.utils.common.constants import Keys
-    from ax.utils.common.random import with_rng_seed
-
 import torch
+
+from botorch_calib.integrations.ax import (
+    LeaveOutInfinite,
+    calibrated_generation_strategy,
+    check_observed,
+    configured_experiment,
+    fitted_adapter,
+)
+
+# isort: split
+from ax.adapter.base import GenResults
+from ax.adapter.registry import (
+    GENERATOR_KEY_TO_GENERATOR_SETUP,
+    GeneratorRegistryBase,
+    GeneratorSetup,
+    MBM_X_trans,
+)
+from ax.adapter.torch import TorchAdapter
+from ax.adapter.transforms.base import Transform
+from ax.adapter.transforms.derelativize import Derelativize
+from ax.api.client import Client
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.arm import Arm
+from ax.core.experiment import Experiment
+from ax.core.generator_run import GeneratorRun
+from ax.core.observation import ObservationFeatures
+from ax.core.optimization_config import OptimizationConfig
+from ax.core.search_space import SearchSpace, SearchSpaceDigest
+from ax.core.trial_status import TrialStatus
+from ax.core.types import ComparisonOp
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generators.torch.botorch_modular.generator import BoTorchGenerator
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.storage.botorch_modular_registry import register_acquisition
+from ax.storage.json_store.registry import CORE_DECODER_REGISTRY
+from ax.utils.common.constants import Keys
+from ax.utils.common.random import with_rng_seed
 from botorch.acquisition import AcquisitionFunction, PosteriorMean
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList
@@ -70,13 +76,6 @@ from botorch_calib.decisions.rows import DecisionAccount, Row, decision_of
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations.ax import (
-    LeaveOutInfinite,
-    calibrated_generation_strategy,
-    check_observed,
-    configured_experiment,
-    fitted_adapter,
-)
 from botorch_calib.optim.region import LinearConstraints
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
