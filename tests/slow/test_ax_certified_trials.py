@@ -143,6 +143,7 @@ def counted(client: Client) -> tuple[int, int, int]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
+@pytest.mark.filterwarnings("ignore:`sort_values` is not specified")  # nor stored, by Ax
 @pytest.mark.timeout(3600)
 def test_sixty_trials(tmp_path: Path) -> None:
     violated = observed = 0
