@@ -103,9 +103,11 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
         if width not in (None, len(row["point"])):
             # The inputs are others by now. The decision counts all the same, by its outcome.
             row["point"] = []
-    return ChanceConstraint(
+    constraint = ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
     )
+    constraint.remedy = account.remedy
+    return constraint
 
 
 def best(

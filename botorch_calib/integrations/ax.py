@@ -22,35 +22,36 @@ from dataclasses import replace
 from typing import Any
 
 try:
+    from ax.adapter.registry import MBM_X_trans, Y_trans
+    from ax.adapter.transforms.base import Transform
+    from ax.adapter.transforms.winsorize import Winsorize
     from ax.api.client import Client
+    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+    from ax.api.utils.structs import GenerationStrategyDispatchStruct
+    from ax.core.data_utils import ExperimentData
+    from ax.core.experiment import Experiment
+    from ax.core.optimization_config import OptimizationConfig
+    from ax.core.search_space import SearchSpaceDigest
+    from ax.exceptions.core import DataRequiredError
+    from ax.generation_strategy.generation_strategy import GenerationStrategy
+    from ax.generation_strategy.generator_spec import GeneratorSpec
+    from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
+    from ax.generators.torch.botorch_modular.surrogate import (
+        SurrogateSpec,
+        submodel_input_constructor,
+    )
+    from ax.generators.torch.botorch_modular.utils import (
+        ModelConfig,
+        choose_model_class,
+        fit_botorch_model,
+    )
+    from ax.storage.botorch_modular_registry import MODEL_REGISTRY, REVERSE_MODEL_REGISTRY
+    from ax.storage.transform_registry import register_transform
 except ImportError as error:
     raise ImportError(
-        "botorch_calib.integrations.ax needs Ax: pip install botorch_calib[ax]"
+        "botorch_calib.integrations.ax needs Ax 1.3 or a later one that has what it imports "
+        f"({error}): pip install botorch_calib[ax]"
     ) from error
-from ax.adapter.registry import MBM_X_trans, Y_trans
-from ax.adapter.transforms.base import Transform
-from ax.adapter.transforms.winsorize import Winsorize
-from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
-from ax.api.utils.structs import GenerationStrategyDispatchStruct
-from ax.core.data_utils import ExperimentData
-from ax.core.experiment import Experiment
-from ax.core.optimization_config import OptimizationConfig
-from ax.core.search_space import SearchSpaceDigest
-from ax.generation_strategy.generation_strategy import GenerationStrategy
-from ax.generation_strategy.generator_spec import GeneratorSpec
-from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
-from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec, submodel_input_constructor
-from ax.generators.torch.botorch_modular.utils import (
-    ModelConfig,
-    choose_model_class,
-    fit_botorch_model,
-)
-from ax.storage.botorch_modular_registry import (
-    MODEL_REGISTRY,
-    REVERSE_MODEL_REGISTRY,
-    register_model,
-)
-from ax.storage.transform_registry import register_transform
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
@@ -320,6 +321,12 @@ class LeaveOutInfinite(Transform):
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
         observed = experiment_data.observation_data
+        if observed.empty:
+            raise DataRequiredError(
+                "There are no data in the present search space, and this strategy is past its "
+                "initial trials: give an empty client a strategy of its own, or attach trials in "
+                "the space as it is now."
+            )
         for metric, means in observed["mean"].items():
             infinite = means.abs() >= stored.INFINITE
             if not infinite.any():
@@ -441,7 +448,8 @@ def delay_aware_generation_strategy(
     if not config.objective.is_single_objective or config.outcome_constraints:
         raise UnsupportedError(
             "Delay-aware proposals are for one objective without outcome constraints: "
-            "`calibrated_generation_strategy` takes account of pending trials too."
+            "`calibrated_generation_strategy` takes account of pending trials too, and keeps "
+            "limits in `ax_decisions.chance_constrained_generation_strategy`."
         )
     maximize = not config.objective.minimize
     model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
@@ -477,11 +485,19 @@ def strategy_with(
 
 def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
     """The adapter of a part of a strategy, with models of all data."""
-    _, config = configured_experiment(experiment)
-    if missing := config.metric_names - experiment.lookup_data().metric_names:
-        raise InputDataError(f"{sorted(missing)} have not been observed yet: run a trial first.")
+    check_observed(experiment)
     spec.fit(experiment)
     return spec.fitted_adapter
+
+
+def check_observed(experiment: Experiment) -> None:
+    """Raise unless there are data of each objective and constraint."""
+    _, config = configured_experiment(experiment)
+    if missing := config.metric_names - experiment.lookup_data().metric_names:
+        raise InputDataError(
+            f"{sorted(missing)} have not been observed yet: run a trial first, or attach the "
+            "values of earlier ones by `client.attach_data`."
+        )
 
 
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
@@ -492,8 +508,9 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
     return experiment, experiment.optimization_config
 
 
-register_model(ReplayedModel)
-register_model(PartlyKnownNoiseGP)
-register_model(PendingAwareModel)
+for _kept in (ReplayedModel, PartlyKnownNoiseGP, PendingAwareModel):
+    # By this name, as Ax's error where this module has not been imported shows it.
+    _name = f"{__name__}.{_kept.__name__}"
+    MODEL_REGISTRY[_kept], REVERSE_MODEL_REGISTRY[_name] = _name, _kept
 # Ax then predicts the moments of the mixture, which posteriors without members have as well.
 EnsemblePosterior.register(CalibratedPosterior)

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from botorch_calib.integrations.ax import fitted_adapter
+from botorch_calib.integrations.ax_decisions import (
+    DecidedArm,
+    absolute_config,
+    account_of,
+    certifying_spec,
+    decided_trials,
+    models_by_metric,
+)
 
 # isort: split
 import pandas as pd
@@ -26,12 +33,6 @@ from botorch.models.model import Model
 from botorch_calib._validation import check_open_unit
 from botorch_calib.decisions.rows import Row, decision_of
 from botorch_calib.diagnostics import calibration_report, noise_diagnosis
-from botorch_calib.integrations.ax_decisions import (
-    DecidedArm,
-    certifying_spec,
-    decided_trials,
-    models_by_metric,
-)
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
 
@@ -82,7 +83,9 @@ class CertifiedTrials(_Card):
         adapter: Adapter | None = None,
     ) -> AnalysisCard:
         assert experiment is not None
-        account = fitted_adapter(certifying_spec(generation_strategy), experiment).account()
+        spec = certifying_spec(generation_strategy)
+        settings, config = spec.generator_kwargs, absolute_config(spec, experiment)
+        account = account_of(experiment, settings["acquisition_options"], config)
         decided = (each for each in decided_trials(experiment) if each.decision)
         rows = pd.DataFrame([_row(experiment, each) for each in decided])
         return self._create_analysis_card(self.title, account.summary(), rows)
@@ -104,6 +107,7 @@ def _row(experiment: Experiment, decided: DecidedArm) -> Row:
             if limit is not None:
                 row[f"{name}: {side} limit"] = limit
                 row[f"{name}: {side} quantile"] = quantile
+    row["open"] = None in outcomes.values()
     row["violated"] = decision_of({**decided.decision, "outcomes": outcomes}).violated
     return row
 

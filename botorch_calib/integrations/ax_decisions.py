@@ -9,6 +9,7 @@ compress the values that limits are about. Importing this module teaches Ax to l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 import torch
 
 from botorch_calib.integrations.ax import (
+    LeaveOutInfinite,
     calibrated_generation_strategy,
+    check_observed,
     configured_experiment,
     fitted_adapter,
 )
@@ -69,17 +72,18 @@ from botorch_calib.decisions.chance_constrained_search import (
     known_points,
     repeated_points,
 )
-from botorch_calib.decisions.rows import DecisionAccount, Row
+from botorch_calib.decisions.rows import DecisionAccount, Row, decision_of
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations.ax import LeaveOutInfinite
 from botorch_calib.optim.region import LinearConstraints
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
 #: Trials that Ax takes as not run: there will be no value, and their point may be tried again.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
+# What Ax's `ObjectivePFeasibleFrontierPlot` exchanges in the generator for a while.
+BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
 # Initial trials for each parameter: before that, a fit knows too little to certify by.
 _INITIAL = 8
 
@@ -180,6 +184,14 @@ class CertifyingAdapter(TorchAdapter):
     generator: Any  # of BoTorch, by Ax
     # Decisions of the present call, whose candidates are no trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
+    # How the generator was made.
+    _made: dict[str, Any] | None = None
+
+    def _fit_if_implemented(self, *args: Any, **kwargs: Any) -> None:
+        """Ax's, of the generator as it was made: cards that borrow it may fail to restore it."""
+        self._made = self._made or {name: vars(self.generator)[name] for name in BORROWED}
+        vars(self.generator).update(self._made)
+        super()._fit_if_implemented(*args, **kwargs)
 
     def gen(  # Ax hands it what is named here
         self,
@@ -206,39 +218,21 @@ class CertifyingAdapter(TorchAdapter):
         return run
 
     def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
+        if not issubclass(self.generator.acquisition_class, CertifiedPoints):
+            return super()._gen(*args, **kwargs)  # candidates of a card, which are not run
+        check_observed(self._experiment)
         options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
-        account = self.account(kwargs["optimization_config"], self._proposed)
+        settings, config = self.generator.acquisition_options, kwargs["optimization_config"]
+        account = account_of(self._experiment, settings, config, self._proposed)
         constraint = stored.constraint_of(account, models_by_metric(self))
         stated = {**options.get(key, {}), "constraint": constraint}
         results = super()._gen(*args, **{**kwargs, "model_gen_options": {**options, key: stated}})
         decided = self.generator._acquisition.decided  # nothing about a recommendation
+        first: dict[str, Row] = {}  # an arm that is chosen twice is run once
         for features, row in zip(results.observation_features, decided, strict=False):
-            features.metadata = {**(features.metadata or {}), stored.KEY: row}
+            own = first.setdefault(Arm(features.parameters).signature, row)
+            features.metadata = {**(features.metadata or {}), stored.KEY: own}
         return results
-
-    def account(
-        self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
-    ) -> DecisionAccount:
-        """The account of all decisions, with ``proposed`` candidates that are no trials yet.
-
-        Limits relative to a baseline are absolute in Ax's transform of the configuration.
-        """
-        config = self._experiment.optimization_config
-        if transformed is None:
-            space = self._search_space.clone()
-            transformed = self._get_transformed_gen_args(space, config).optimization_config
-        assert config is not None and transformed is not None
-        options = self.generator.acquisition_options
-        own = stated_limits(config).keys()  # viability is Ax's
-        limits = {k: v for k, v in stated_limits(transformed).items() if k in own}
-        if not limits:
-            raise InputDataError(
-                "The client states no outcome constraints any more: give it another strategy, such "
-                "as `calibrated_generation_strategy`."
-            )
-        decided = [*decided_trials(self._experiment), *proposed]
-        trials = [(each.decision, each.outcomes) for each in decided]
-        return stored.account_of(limits, options["level"], options["budget"], trials)
 
 
 class CertifyingGenerators(GeneratorRegistryBase):
@@ -247,8 +241,14 @@ class CertifyingGenerators(GeneratorRegistryBase):
     CERTIFIED = "Certified"
 
 
+# Ax's error where this module has not been imported names the class.
+CertifyingGenerators.__name__ = f"{__name__}.{CertifyingGenerators.__name__}"
+
+
 def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, float | None]]:
     """Lower and upper limit of each constrained outcome, by its name, in the order of statement."""
+    if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
+        raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     limits: dict[str, tuple[float | None, float | None]] = {}
     for constraint in config.outcome_constraints:
         ((_, weight),) = constraint.metric_weights
@@ -260,6 +260,62 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
         else:
             limits[name] = bound if lower is None else max(lower, bound), upper
     return limits
+
+
+def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> OptimizationConfig:
+    """The configuration, with limits relative to a baseline as they are by now."""
+    _, config = configured_experiment(experiment)
+    if not any(constraint.relative for constraint in config.outcome_constraints):
+        return config
+    adapter = fitted_adapter(spec, experiment)
+    space = adapter._search_space.clone()
+    transformed: Any = adapter._get_transformed_gen_args(space, config).optimization_config
+    return transformed
+
+
+def check_baseline(experiment: Experiment, config: OptimizationConfig) -> None:
+    """Raise if limits are relative to a baseline that differs between batches."""
+    name, trials = getattr(experiment.status_quo, "name", None), experiment.trials
+    measured = {index for index, arm in observed_means(experiment) if arm == name}
+    in_batches = any(len(trials[index].arms) > 1 for index in measured)
+    if in_batches and len(measured) > 1 and any(c.relative for c in config.outcome_constraints):
+        raise UnsupportedError(
+            f"The baseline was measured in the trials {sorted(measured)}, and a limit relative to "
+            "it would take its value in one of them for all: report the ratio to the baseline of "
+            'the same batch as a metric of its own, and constrain it, `"heat_ratio <= 1.05"`.'
+        )
+
+
+def account_of(
+    experiment: Experiment,
+    settings: Mapping[str, Any],
+    config: OptimizationConfig,
+    proposed: Iterable[DecidedArm] = (),
+) -> DecisionAccount:
+    """The account of all decisions, with ``proposed`` candidates that are no trials yet.
+
+    Limits are those of ``config``, the absolute one.
+    """
+    _, stated = configured_experiment(experiment)
+    check_baseline(experiment, stated)
+    own = stated_limits(stated).keys()  # viability is Ax's
+    limits = {name: pair for name, pair in stated_limits(config).items() if name in own}
+    if not limits:
+        raise InputDataError(
+            "The client states no outcome constraints any more: give it another strategy, such "
+            "as `calibrated_generation_strategy`."
+        )
+    decided = [*decided_trials(experiment), *proposed]
+    trials = [(each.decision, each.outcomes) for each in decided]
+    account = stored.account_of(limits, settings["level"], settings["budget"], trials)
+    certified = [each for each in decided if each.decision.get("certified")]
+    is_out = [each.trial for each in certified if None in map(each.outcomes.get, limits)]
+    trials_out = sorted({trial for trial in is_out if trial is not None}) or "those of this call"
+    account.remedy = (
+        "report them by `client.complete_trial`, and take back trials that were never run by "
+        f"`withdraw(client, trial)`: {trials_out}"
+    )
+    return account
 
 
 class DecidedArm(NamedTuple):
@@ -373,10 +429,9 @@ def chance_constrained_generation_strategy(
             "`client` states no constraints: call `client.configure_optimization(..., "
             'outcome_constraints=["cost <= 3"])`, or use `calibrated_generation_strategy`.'
         )
-    if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
-        raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     if struct is not None and struct.simplify_parameter_changes:
         raise UnsupportedError("`simplify_parameter_changes` would change certified points.")
+    limits = stated_limits(config)
     check_open_unit("level", level)
     expands(expansion_share, 0)
     if struct is None:
@@ -387,7 +442,7 @@ def chance_constrained_generation_strategy(
     by_metric = {name: _standardized(each) for name, each in (metric_configs or {}).items()}
     shared = _standardized(ModelConfig(name="Ax's own") if model_config is None else model_config)
     strategy = calibrated_generation_strategy(client, shared, by_metric, botorch_acqf_class, struct)
-    for name in stated_limits(config):
+    for name in limits:
         if by_metric.get(name, shared).model_options.get("denoise", False):
             raise UnsupportedError(
                 f"The constrained metric {name!r} is denoised, while limits are met or not by "
@@ -463,6 +518,67 @@ def recommendation(
         stated = {Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
         run = adapter.gen(1, model_gen_options=stated)
     return run.arms[0].parameters, adapter.generator._acquisition.recommended
+
+
+def last_safe(client: Client) -> dict[str, Any] | None:
+    """The parameters of the latest trial that has kept all limits, to go back to after a violation.
+
+    All trials count that are over and have been measured, whoever chose them; None if none was
+    within the present limits. That they were kept once is no promise: see `recommendation`.
+
+    Raises:
+        InputDataError: If there is no such strategy as for `recommendation`.
+
+    Example:
+        >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
+        >>> client.set_generation_strategy(chance_constrained_generation_strategy(client))
+        >>> trial = client.attach_trial({"x": 0.5, "c": 0.5})
+        >>> status = client.complete_trial(trial, {"y": 0.5, "heat": 1.0})
+        >>> last_safe(client)
+        {'x': 0.5, 'c': 0.5}
+    """
+    experiment, spec = client._experiment, certifying_spec(client._maybe_generation_strategy)
+    limits = stated_limits(absolute_config(spec, experiment))
+    now: Row = {"certified": False, "limits": limits, "quantiles": limits}
+    for (trial, arm), means in sorted(observed_means(experiment).items(), reverse=True):
+        outcomes = {name: means.get(name) for name in limits}
+        is_known = not any(y is None or math.isnan(y) for y in outcomes.values())
+        is_over = is_known and experiment.trials[trial].status.is_terminal
+        if is_over and not decision_of({**now, "outcomes": outcomes}).violated:
+            return dict(experiment.arms_by_name[arm].parameters)
+    return None
+
+
+def withdraw(client: Client, trial_index: int) -> None:
+    """Take back the decision about a trial that was never run, and never will be.
+
+    Until then it counts as a violation. It is what ``client.mark_trial_failed`` does with a trial
+    that is running; here trials are marked as failed that have been abandoned, or completed without
+    a value, too. Ax may propose their points again. A trial that was run must not be withdrawn,
+    whatever came of it: without it the bound is void.
+
+    Raises:
+        InputDataError: If the trial has no decision, or any data.
+
+    Example:
+        >>> client.configure_optimization("y", outcome_constraints=["x <= 2"])
+        >>> client.set_generation_strategy(chance_constrained_generation_strategy(client))
+        >>> for x, c in torch.rand(16, 2).tolist():
+        ...     trial = client.attach_trial({"x": x, "c": c})
+        ...     status = client.complete_trial(trial, {"y": c, "x": x})
+        >>> _, (trial,) = (client.get_next_trials(max_trials=1) for _ in range(2))
+        >>> client.mark_trial_abandoned(trial)
+        >>> withdraw(client, trial)
+    """
+    experiment = client._experiment
+    decided = {each.trial for each in decided_trials(experiment) if each.decision}
+    if trial_index not in decided or trial_index in {i for i, _ in observed_means(experiment)}:
+        raise InputDataError(
+            f"Trial {trial_index} has no decision that can be withdrawn: with any data it was run, "
+            "and counts. Withdraw trials of `client.get_next_trials` that were never run, once."
+        )
+    trial = experiment.trials[trial_index].mark_failed(reason="never run", unsafe=True)
+    client._save_or_update_trial_in_db_if_possible(experiment=experiment, trial=trial)
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:

@@ -1,7 +1,9 @@
 """Calibrated models in Ax: built, fitted, used and stored by Ax itself."""
 
+import importlib
 import logging
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -34,6 +36,8 @@ from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSp
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.generators.torch.utils import predict_from_model
 from ax.generators.torch_base import TorchOptConfig
+from ax.storage.botorch_modular_registry import REVERSE_MODEL_REGISTRY
+from ax.storage.json_store.registry import CORE_DECODER_REGISTRY
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -67,6 +71,7 @@ from botorch_calib.integrations.ax import (
     calibrated_generation_strategy,
     calibrated_model_config,
 )
+from botorch_calib.integrations.ax_decisions import chance_constrained_generation_strategy
 from botorch_calib.models.outcome_transforms import raw_train_targets
 
 NUM_INITIAL = 4
@@ -639,3 +644,37 @@ def test_experiment_can_be_saved_and_cross_validated(tmp_path: Path) -> None:
     assert calibrator.num_updates == NUM_INITIAL
     assert len(cross_validate(adapter_of(loaded))) == NUM_INITIAL
     assert adapter_of(loaded).feature_importances("y").keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("missing", ["ax.api.client", "ax.storage.transform_registry"])
+def test_another_version_of_ax_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "botorch_calib.integrations.ax"
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, name)
+    match = rf"Ax 1.3 or a later one .*{missing}.* pip install botorch_calib\[ax\]"
+    with pytest.raises(ImportError, match=match):
+        importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    ("make", "registry", "name"),
+    [
+        (calibrated_generation_strategy, REVERSE_MODEL_REGISTRY, "ax.ReplayedModel"),
+        (
+            chance_constrained_generation_strategy,
+            CORE_DECODER_REGISTRY,
+            "ax_decisions.CertifyingGenerators",
+        ),
+    ],
+)
+def test_a_file_that_is_loaded_without_the_import_names_it(
+    make: Any, registry: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    client.configure_experiment(CONTINUOUS)
+    client.configure_optimization("y", outcome_constraints=["z <= 1"])
+    client.set_generation_strategy(make(client))
+    stored = client._to_json_snapshot()
+    monkeypatch.delitem(registry, f"botorch_calib.integrations.{name}")
+    with pytest.raises(Exception, match=f"botorch_calib.integrations.{name}"):
+        Client._from_json_snapshot(stored)

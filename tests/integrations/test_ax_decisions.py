@@ -17,28 +17,42 @@ import torch
 
 pytest.importorskip("ax")
 
+import pandas as pd
+from ax.analysis.plotly.objective_p_feasible_frontier import ObjectivePFeasibleFrontierPlot
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.batch_trial import BatchTrial
+from ax.core.data import Data
+from ax.core.parameter import ChoiceParameter, ParameterType, RangeParameter
+from ax.exceptions.core import DataRequiredError
+from ax.generators.torch.botorch_modular import acquisition as ax_acquisition
+from ax.generators.torch.botorch_modular.multi_acquisition import MultiAcquisition
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from botorch.utils.multi_objective.optimize import optimize_with_nsgaii
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
 from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search, _stored, ax_decisions
+from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
     CertifiedPoints,
+    absolute_config,
+    certifying_spec,
     chance_constrained_generation_strategy,
+    last_safe,
     models_by_metric,
     recommendation,
+    withdraw,
 )
 from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_ax import not_optimised, quiet, short_search
@@ -132,8 +146,9 @@ def adapter_of(client: Client) -> Any:
 
 
 def account_of(client: Client) -> Any:
-    spec = ax_decisions.certifying_spec(client._generation_strategy)
-    return ax_decisions.fitted_adapter(spec, client._experiment).account()
+    spec, experiment = certifying_spec(client._generation_strategy), client._experiment
+    settings = spec.generator_kwargs["acquisition_options"]
+    return ax_decisions.account_of(experiment, settings, absolute_config(spec, experiment))
 
 
 def account(client: Client) -> tuple[int, int, int]:
@@ -273,7 +288,7 @@ def test_cards_and_recommendation_before_there_are_models() -> None:
     cards: list[Any] = client.compute_analyses(
         [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
     )
-    assert "0 of 0 decisions" in cards[0].subtitle
+    assert "0 of 0 decisions" in cards[0].subtitle and len(cards[0].df) == 0
     assert all("the initial trials come first" in card.subtitle for card in cards[1:])
 
 
@@ -491,7 +506,198 @@ def test_a_minimised_objective() -> None:
     assert gain(parameters) < 0.6 and stated.lower < gain(parameters) < stated.upper
 
 
+def test_cards_that_borrow_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ax's card of the frontier exchanges the acquisition; if it fails, nobody restores it."""
+    client = new_client()
+    play(client, 1)
+    short = partial(optimize_with_nsgaii, population_size=20, max_gen=3)
+    monkeypatch.setattr(ax_acquisition, "optimize_with_nsgaii", short)
+    frontier = ObjectivePFeasibleFrontierPlot(num_points_to_generate=2)
+    card: Any
+    (card,) = client.compute_analyses([frontier], display=False)
+    assert "frontier_1" in {*card.df["arm_name"]}
+    play(client, 1)
+    assert counted(client) == account(client) and account(client)[0] == 2
+    assert cost(recommendation(client)[0]) < 1.0
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(MultiAcquisition, "optimize", fail)
+    (card,) = client.compute_analyses([frontier], display=False)
+    assert "Error" in card.title
+    play(client, 1)
+    assert counted(client) == account(client) and account(client)[0] == 3
+
+
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+def test_trials_that_were_never_run() -> None:
+    """They are taken back, also once they are abandoned; those that were run are not."""
+    client = new_client(budget=2.0)
+    play(client, 1)
+    for _ in range(5):  # looks
+        (trial,) = client.get_next_trials(max_trials=1)
+        client.mark_trial_abandoned(trial)
+        assert counted(client) == account(client) == (2, counted(client)[1], 1)
+        withdraw(client, trial)
+        assert counted(client) == account(client) == (1, counted(client)[1], 0)
+    reasons = client.summarize().set_index("trial_index")["status_reason"]
+    assert reasons[trial] == "never run"
+    for index in (trial, NUM, 1, 99):  # withdrawn, completed, initial, no trial
+        with pytest.raises(InputDataError, match=f"Trial {index} has no decision"):
+            withdraw(client, index)
+    running = [*client.get_next_trials(max_trials=3)]
+    note = account_of(client).note_of_outstanding()
+    assert "report them by `client.complete_trial`" in note
+    assert note.endswith(f"`withdraw(client, trial)`: {running}.")
+    card: Any
+    (card,) = client.compute_analyses([CertifiedTrials()], display=False)
+    assert note in card.subtitle
+    assert list(card.df.loc[card.df["open"], "trial_index"]) == running
+
+
+def test_the_last_safe_parameters() -> None:
+    client = new_client(constraints=("z <= 1", "z >= 0.1"))
+    client.complete_trial(client.attach_trial({"a": 0.5, "b": 2.0}), {"y": 0.0, "z": 0.5})
+    for outcomes in ({"y": 0.0, "z": 2.0}, {"y": 1.0, "z": 0.05}, {"y": 3.0}, {"z": math.nan}):
+        client.complete_trial(client.attach_trial({"a": 0.6, "b": 2.0}), outcomes)
+    client.attach_data(client.attach_trial({"a": 0.7, "b": 2.0}), {"z": 0.5})  # still running
+    assert last_safe(client) == {"a": 0.5, "b": 2.0}
+    client.configure_optimization("y", outcome_constraints=["z <= -9"])
+    assert last_safe(client) is None
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+def test_spaces_that_change() -> None:
+    """Decisions in the former space count, trials keep to the present one."""
+
+    def evaluate(p: Any) -> dict[str, float]:
+        return {"y": gain(p), "z": cost(p) + 0.05 * ("uvwx".index(p["c"]))}
+
+    client = new_client((A, B, MIXED[2]), evaluate=evaluate)
+    play(client, 1, evaluate)
+    space = client._experiment.search_space
+    changes = [
+        RangeParameter("b", ParameterType.FLOAT, 2.0, 5.0),
+        ChoiceParameter("c", ParameterType.STRING, list("uvwx"), False, sort_values=False),
+    ]
+    for changed in changes:
+        space.update_parameter(changed)
+        (parameters,) = play(client, 1, evaluate)
+        assert space.check_membership(parameters, raise_error=True)
+        assert counted(client) == account(client)
+        assert space.check_membership(recommendation(client)[0], raise_error=True)
+    client.configure_optimization("y", outcome_constraints=["z <= 0.9"])
+    (trial,) = client.get_next_trials(max_trials=1)
+    assert decision(client, trial)["limits"] == {"z": [None, 0.9]}
+    assert account_of(client).num_decisions == 4
+
+
+def test_a_strategy_that_is_used_again() -> None:
+    """In a client with data it goes on with their own books; an empty one needs another."""
+    first = new_client()
+    play(first, 1)
+    strategy = first._generation_strategy
+    client = Client(random_seed=0)
+    client.configure_experiment([A, B], name="another")
+    client.configure_optimization("y", outcome_constraints=["z <= 1"])
+    client.set_generation_strategy(strategy)
+    with pytest.raises(DataRequiredError, match="an empty client a strategy of its own"):
+        client.get_next_trials(max_trials=1)
+    for i in range(NUM):
+        parameters = {"a": i / NUM, "b": 10.0 * (5 * i % NUM) / NUM}
+        client.complete_trial(client.attach_trial(parameters), outcome(parameters))
+    play(client, 1)
+    assert counted(client) == account(client) and account(client)[0] == 1
+
+
+def in_batch(client: Client, num: int = 3, baseline: bool = False) -> BatchTrial:
+    experiment = client._experiment
+    (runs,) = client._generation_strategy.gen(experiment, n=num)
+    batch = experiment.new_batch_trial(generator_runs=runs)
+    if baseline:
+        batch.add_arm(experiment.status_quo)
+    return batch.mark_running(no_runner_required=True)
+
+
+def reported(batch: BatchTrial, *arms: int) -> None:
+    """The outcomes of some arms of a batch, attached as Ax has them."""
+    rows = [
+        {"trial_index": batch.index, "arm_name": arm.name, "mean": y, "sem": math.nan}
+        | {"metric_name": name, "metric_signature": name}
+        for arm in (batch.arms[i] for i in arms)
+        for name, y in outcome(arm.parameters).items()
+    ]
+    batch.experiment.attach_data(Data(df=pd.DataFrame(rows)))
+
+
+def test_batches() -> None:
+    """Each arm is a decision, with its own row and outcomes."""
+    client = new_client()
+    play(client, 1)
+    known = account(client)
+    batch = in_batch(client)
+    assert account(client) == (known[0] + 3, known[1], 3)
+    reported(batch, 0, 2)
+    batch.mark_completed()
+    assert account(client)[0] == known[0] + 3 and account(client)[2] == 1
+    rows = account_of(client).decisions
+    for arm, row in zip(batch.arms, rows[1:], strict=True):
+        assert row["point"] == pytest.approx([*arm.parameters.values()])
+        expected = None if arm is batch.arms[1] else cost(arm.parameters)
+        assert row["outcomes"] == {"z": pytest.approx(expected)}
+    restored = Client._from_json_snapshot(client._to_json_snapshot())
+    assert account(restored) == account(client)
+
+
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+def test_an_arm_that_is_chosen_twice_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first decision about it holds: for the others there may be no budget left."""
+    client = new_client(budget=0.5)
+    play(client, 1, lambda p: {"y": gain(p), "z": 0.0})
+    original, chosen = MixedSpace.best, []
+
+    def best(*args: Any) -> tuple[Tensor, bool]:
+        chosen.append(original(*args))
+        return chosen[0]
+
+    monkeypatch.setattr(MixedSpace, "best", best)
+    batch = in_batch(client)
+    assert len(batch.arms) == 1 and account(client) == (2, 0, 1)
+
+
+def test_a_baseline_in_each_batch() -> None:
+    """Of a limit relative to it Ax would take the value in one of the batches for all."""
+    baseline = {"a": 0.5, "b": 5.0}
+    client = new_client(constraints=("z <= 1.2 * baseline",), baseline=baseline)
+    play(client, 1)
+    batch = in_batch(client, num=1, baseline=True)
+    reported(batch, 0)
+    play(client, 1)
+    reported(batch, 1)
+    with pytest.raises(UnsupportedError, match=rf"trials \[0, {batch.index}\].*ratio"):
+        client.get_next_trials(max_trials=1)
+    client.configure_optimization("y", outcome_constraints=["z <= 1"])
+    play(client, 1)
+
+
 class TestErrors:
+    def test_outcomes_that_are_stated_later(self) -> None:
+        client = new_client()
+        play(client, 1)
+        client.configure_tracking_metrics(["w"])
+        client.configure_optimization("y", outcome_constraints=["z <= 1", "w <= 1"])
+        with pytest.raises(InputDataError, match=r"\['w'\] have not been observed"):
+            client.get_next_trials(max_trials=1)
+        client.configure_optimization("y", outcome_constraints=["z + w <= 1"])
+        with pytest.raises(UnsupportedError, match="one metric each"):
+            for trial in range(NUM):
+                client.attach_data(trial, {"w": 0.1 * trial})
+            client.get_next_trials(max_trials=1)
+        client.configure_optimization("y")
+        with pytest.raises(InputDataError, match="no outcome constraints any more"):
+            client.get_next_trials(max_trials=1)
+
     @pytest.mark.parametrize(
         ("constraints", "options", "error", "match"),
         [
