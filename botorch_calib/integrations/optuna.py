@@ -294,6 +294,11 @@ class SearchSpace:
         return SearchSpace(self.distributions, held)
 
     @property
+    def is_held(self) -> bool:
+        """Whether nothing is left to choose."""
+        return self.held.keys() == self.distributions.keys()
+
+    @property
     def dim(self) -> int:
         """Number of columns of the encoding."""
         return len(self._transform.bounds)

@@ -28,7 +28,7 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
-from botorch_calib._validation import check_callable, check_open_unit, check_positive
+from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
@@ -40,7 +40,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     best_certified,
     warn_uncertified,
 )
-from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.decisions.rows import DecisionAccount, Limits
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
@@ -54,7 +54,6 @@ from botorch_calib.integrations.optuna_delays import (
     known_noise,
     names_of_constraints,
     one_at_a_time,
-    others_of,
     store,
 )
 from botorch_calib.models import CensoredDelayModel, stand_ins
@@ -65,7 +64,7 @@ from botorch_calib.models.process import like
 DECISION = "botorch_calib:decision"
 #: The user attribute of a trial with the sides of constraints that are only known to be beyond.
 BEYOND = "beyond"
-#: Begins the system attribute of a study that takes back the decision with the id at its end.
+#: With a number at its end the system attribute of a study whose trial was never run.
 WITHDRAWN = "botorch_calib:withdrawn:"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
@@ -191,7 +190,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             fit=fit,
             num_restarts=num_restarts,
             raw_samples=raw_samples,
-            n_startup_trials=n_startup_trials,
+            n_startup_trials=max(n_startup_trials, 2),
             independent_sampler=independent_sampler,
             seed=seed,
             device=device,
@@ -224,9 +223,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """
         if len(study.directions) > 1:
             raise UnsupportedError(
-                "A recommendation is for one objective. Of several, choose among "
-                "`study.best_trials`; `chance_constraint(study).margin(X, confidence)` says which "
-                "points are safe themselves."
+                "A recommendation is for one objective. Choose one of `study.best_trials` that "
+                "`chance_constraint(study).margin(X, confidence)` is at least 0 for."
             )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
@@ -248,79 +246,83 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """Parameters of the latest trial that has kept all constraints, to go back to.
 
         Decided trials count, certified or not, and any other before them; None if there is none.
-        See `RestoreLastSafe` for a callback.
         """
-        return last_safe(study)
+        trials = [trial for trial in self._trials(study) if trial.constraints]
+        safe = [
+            trial
+            for trial in trials
+            if trials[-1].constraints.keys() <= trial.constraints.keys()
+            and max(trial.constraints.values()) <= 0.0
+            and 1 not in _beyond(trial, trial.constraints).values()
+        ]
+        # Sorting keeps the order of trials.
+        return sorted(safe, key=_was_decided)[-1].params if safe else None
+
+    def on_violation(
+        self, action: Callable[[dict[str, Any] | None], object]
+    ) -> Callable[[Study, FrozenTrial], None]:
+        """A callback for ``study.optimize``: after a violation ``action`` gets the `last_safe`.
+
+        Optuna calls it as soon as a trial has ended, but not after an exception that ``optimize``
+        does not ``catch``.
+
+        Example:
+            >>> study.optimize(train, callbacks=[sampler.on_violation(machine.set)])
+        """
+
+        def callback(study: Study, trial: FrozenTrial) -> None:
+            if any(value > 0.0 for value in trial.constraints.values()):
+                action(self.last_safe(study))
+
+        return callback
 
     def outstanding(self, study: Study) -> list[int]:
-        """Numbers of the certified trials that count as violations, as constraints are not set.
+        """Numbers of the certified trials that count as violations until constraints are set.
 
-        They are running, have failed or were pruned, or were killed, which Optuna shows as running.
+        A trial of a killed process is among them, as it runs for ever to Optuna.
         """
         trials = self._trials(study)
         names = {*names_of_constraints(trials)}
         return [
             trial.number
-            for trial in trials
-            if _was_decided(trial)
-            and trial.system_attrs[DECISION]["certified"]
-            and not names <= trial.constraints.keys()
+            for trial in filter(_was_decided, trials)
+            if trial.system_attrs[DECISION]["certified"] and names - trial.constraints.keys()
         ]
 
     def withdraw(self, study: Study, numbers: Iterable[int]) -> None:
-        """Take back the decisions about trials that were never run, and never will be.
+        """Take back the decisions about trials that were never run; running ones end as failed.
 
-        Running ones end as failed. A trial that was run must not be withdrawn, whatever came of it:
-        without it the bound is void. Trials that Optuna's own callback retries need not be
-        withdrawn, as the later trial is the same decision.
+        A trial that was run must not be withdrawn, whatever came of it: without it the bound is
+        void. One that Optuna's callback runs again is the same decision, and stays.
 
         Raises:
-            InputDataError: If a trial was not decided about, or has set a constraint.
+            InputDataError: If there is no such trial, or it has set a constraint.
         """
         trials = {trial.number: trial for trial in self._trials(study)}
-        chosen = [*numbers]
-        for number in chosen:
-            trial = trials.get(number)
-            if trial is None or not trial.system_attrs.get(DECISION) or trial.constraints:
+        for number in (chosen := [*numbers]):
+            if number not in trials or trials[number].constraints:
                 raise InputDataError(
-                    f"Trial {number!r} cannot be withdrawn: it was not decided about, or was run, "
-                    f"as it has set a constraint. These are out: {self.outstanding(study)}."
+                    f"Trial {number!r} cannot be withdrawn: there is none, or it was run, as it "
+                    f"has set a constraint. Trials {self.outstanding(study)} are out."
                 )
         for number in chosen:
             if trials[number].state is RUNNING:
                 study.tell(number, state=TrialState.FAIL)
-            key = WITHDRAWN + trials[number].system_attrs[DECISION]["id"]
-            study._storage.set_study_system_attr(study._study_id, key, True)
+            study._storage.set_study_system_attr(study._study_id, f"{WITHDRAWN}{number}", True)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Mark the trial as one of this sampler, and decide about it if all of it is given.
 
-        Optuna asks a sampler only for parameters that are not given. A trial that has a decision is
-        retried: it is the same one.
+        Optuna asks a sampler only for parameters that are not given.
         """
         super().before_trial(study, trial)
-        if DECISION in trial.system_attrs:
+        if DECISION in trial.system_attrs:  # it is run again: the same decision
             return
         store(study, trial, DECISION, {})
-        space = self.infer_relative_search_space(study, trial)
-        given = trial.system_attrs.get("fixed_params", {}).keys() | trial.params.keys()
-        if space and space.keys() <= given:
-            self.sample_relative(study, trial, space)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """As the parent; it warns if a trial after the first ones is drawn at random."""
-        parameters = super().sample_relative(study, trial, search_space)
-        states = [each.state for each in self._trials(study, trial)]
-        row = study._storage.get_trial_system_attrs(trial._trial_id).get(DECISION)
-        if not row and states.count(TrialState.COMPLETE) >= self._least:
-            _take_back(
-                study,
-                trial,
-                f"fewer than {self._least} complete trials have all present parameters and limits",
-            )
-        return parameters
+        given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        space = SearchSpace.of_trials(self._trials(study), {})
+        if space is not None and space.holding(given).is_held:
+            self.sample_relative(study, trial, {})
 
     def sample_independent(
         self,
@@ -336,8 +338,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 ranges = {param_name: param_distribution}
                 with one_at_a_time:
                     return self._chosen(study, trial, given, ranges)[param_name]
-            if not any(param_name in each.params for each in self._trials(study, trial)):
-                _take_back(study, trial, f"its parameter {param_name!r} is new")
+            if all(param_name not in each.params for each in self._trials(study, trial)):
+                _leave_undecided(study, trial, f"its parameter {param_name!r} is new")
         return super().sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(
@@ -353,20 +355,24 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         run = trial.params if state is TrialState.COMPLETE else {**decided, **trial.params}
         others = [name for name in decided if name not in run or run[name] != decided[name]]
         if trial.system_attrs.get(DECISION) and others:
-            _take_back(study, trial, f"it was run with another {others[0]!r}")
+            _leave_undecided(study, trial, f"it was run with another {others[0]!r}")
         sides = trial.user_attrs.get(BEYOND)
         for name, side in sides.items() if isinstance(sides, Mapping) else ():
             if side == 1 and trial.constraints.get(name) == 0.0:
                 # To Optuna 0 is feasible, and more than 0 is not.
                 store(study, trial, f"{_CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
 
-    @property
-    def _least(self) -> int:
-        """Number of complete trials before the first decision."""
-        return max(self._n_startup_trials, 2)
+    def _chosen(self, study: Study, trial: FrozenTrial, *given: Any) -> dict[str, Any]:
+        parameters, least = super()._chosen(study, trial, *given), self._n_startup_trials
+        states = [each.state for each in self._trials(study, trial)]
+        if not parameters and states.count(TrialState.COMPLETE) >= least:
+            _leave_undecided(
+                study, trial, f"fewer than {least} trials have all present parameters and limits"
+            )
+        return parameters
 
     def _is_startup(self, look: Look) -> bool:
-        return len(look.data.X) < self._least
+        return len(look.data.X) < self._n_startup_trials
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
         constraint = self._constraint(look)
@@ -398,13 +404,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return super()._look_at(study, others, space)._replace(trials=trials)
 
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-        """The parent's, without those that were withdrawn and have set no constraint since."""
-        known = study._storage.get_study_system_attrs(study._study_id)
+        """The parent's, but for those that were withdrawn and have set no constraint."""
+        attrs, trials = study._storage.get_study_system_attrs(study._study_id), super()._trials
         return [
-            each
-            for each in super()._trials(study, trial)
-            if each.constraints
-            or WITHDRAWN + (each.system_attrs.get(DECISION) or {}).get("id", "") not in known
+            t
+            for t in trials(study, trial)
+            if t.constraints or f"{WITHDRAWN}{t.number}" not in attrs
         ]
 
     def _look_now(self, study: Study) -> Look:
@@ -454,46 +459,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 models[name] = self._fitted(place + len(account.limits), X, Y, noise)
         constraint = stored.constraint_of(account, models)
         constraint.remedy = (
-            "set the constraints of trials as soon as they are known, and `withdraw` trials that "
-            "were never run; the sampler's `outstanding(study)` has the numbers"
+            "set the constraints of these trials; the sampler's `outstanding(study)` has their "
+            "numbers, and `withdraw(study, numbers)` takes back those that were never run"
         )
         return constraint
-
-
-class RestoreLastSafe:
-    """A callback for ``study.optimize`` that goes back to safe parameters after a violation.
-
-    After a trial that violates a constraint it calls ``restore`` with the parameters of
-    `ChanceConstrainedSampler.last_safe`, or None if there are none. Optuna calls it once the trial
-    has ended, unless by an exception that ``optimize`` does not ``catch``.
-
-    Example:
-        >>> study.optimize(train, n_trials=1, callbacks=[RestoreLastSafe(print)])
-    """
-
-    def __init__(self, restore: Callable[[dict[str, Any] | None], object]) -> None:
-        check_callable("restore", restore, "a function of a dictionary of parameters")
-        self.restore = restore
-
-    def __call__(self, study: Study, trial: FrozenTrial) -> None:
-        if not _is_safe(trial, trial.constraints):
-            self.restore(last_safe(study))
-
-
-def last_safe(study: Study) -> dict[str, Any] | None:
-    """As the method of `ChanceConstrainedSampler`, of a study with any sampler."""
-    trials = [trial for trial in others_of(study) if trial.constraints]
-    names = trials[-1].constraints if trials else {}
-    safe = [t for t in trials if names.keys() <= t.constraints.keys() and _is_safe(t, names)]
-    # The latest one that was decided about, else the latest.
-    safe.sort(key=lambda trial: (_was_decided(trial), trial.number))
-    return safe[-1].params if safe else None
-
-
-def _is_safe(trial: FrozenTrial, names: Collection[str]) -> bool:
-    """Whether the trial is known to have kept the constraints that it has set."""
-    beyond = _beyond(trial, names) if BEYOND in trial.user_attrs else {}
-    return 1 not in beyond.values() and all(value <= 0.0 for value in trial.constraints.values())
 
 
 def _was_decided(trial: FrozenTrial) -> bool:
@@ -502,14 +471,8 @@ def _was_decided(trial: FrozenTrial) -> bool:
     return trial.system_attrs.get(DECISION, {}) != {} and not is_empty
 
 
-def _is_about(trial: FrozenTrial, names: Collection[str]) -> bool:
-    """Whether the decision, as far as it is known, was about constraints of these names."""
-    row = trial.system_attrs[DECISION] or {}
-    return {*row.get("limits", names)} == {*names}
-
-
-def _take_back(study: Study, trial: FrozenTrial, why: str) -> None:
-    """Have a trial without a decision, which was about another point, or could not be taken."""
+def _leave_undecided(study: Study, trial: FrozenTrial, why: str) -> None:
+    """Leave a trial without a decision: there is none, or it was about another point."""
     store(study, trial, DECISION, {})
     warnings.warn(
         f"Trial {trial.number} is not certified, and nothing is stated of it: {why}.",
@@ -544,22 +507,16 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 
 
 def _decided(
-    trials: Sequence[FrozenTrial], limits: Mapping[str, Any], space: SearchSpace | None
+    trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
     """Rows and constraints of decided trials or, before the first, of other samplers' trials."""
-    decided = [
-        trial for trial in trials if _was_decided(trial) and _is_about(trial, limits.keys())
-    ] or [trial for trial in trials if _was_decided(trial)]
-    if not decided:
-        decided = [
-            trial
-            for trial in trials
-            if trial.state is TrialState.COMPLETE and DECISION not in trial.system_attrs
-        ]
+    decided = [*filter(_was_decided, trials)] or [
+        t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
+    ]
     # A trial that was added twice, here or in a copy of the study, is one decision.
     rows: dict[Any, tuple[dict[str, Any], dict[str, float]]] = {}
     for trial in decided:
-        row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits.keys())}
+        row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}
         if space is not None:
             x = encoded(space, trial)
             row["point"] = [] if x is None else x.tolist()

@@ -190,7 +190,25 @@ class DelayAwareSampler(BoTorchSampler):
         return {name: parameters[name] for name in search_space if name in parameters}
 
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-        return others_of(study, trial)
+        """The trials of a study that have begun, but for one, by number.
+
+        A failed trial that Optuna's callback runs again is left out, for the later one.
+        """
+        # A study of Optuna's `HyperbandPruner` shows each trial only some others.
+        every = study._storage.get_all_trials(study._study_id, deepcopy=False)
+        begun = [each for each in every if each.state is not TrialState.WAITING]
+        later = {n: t.params for t in begun for n in t.system_attrs.get("retry_history", ())}
+        return [
+            each
+            for each in begun
+            if (trial is None or each.number != trial.number)
+            # In a study that was put together of others these numbers may be wrong.
+            and not (
+                each.state is TrialState.FAIL
+                and each.number in later
+                and each.params.items() <= later[each.number].items()
+            )
+        ]
 
     def _chosen(
         self,
@@ -215,7 +233,7 @@ class DelayAwareSampler(BoTorchSampler):
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
         """All parameters of a trial; the space holds those that are given."""
-        if look.space.held.keys() == look.space.distributions.keys():
+        if look.space.is_held:
             return look.space.held
         return look.space.parameters(self._point(look))
 
@@ -342,28 +360,6 @@ class DelayAwareSampler(BoTorchSampler):
                 cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
-
-
-def others_of(study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-    """The trials of a study that have begun, but for one, by number.
-
-    A failed trial that Optuna's callback has begun again is left out, for the later one.
-    """
-    # A study of Optuna's `HyperbandPruner` shows each trial only some others.
-    every = study._storage.get_all_trials(study._study_id, deepcopy=False)
-    begun = [each for each in every if each.state is not TrialState.WAITING]
-    again = {n: each.params for each in begun for n in each.system_attrs.get("retry_history", ())}
-    return [
-        each
-        for each in begun
-        if (trial is None or each.number != trial.number)
-        and not (
-            each.state is TrialState.FAIL
-            and each.number in again
-            # Numbers are others in a study that trials were added to.
-            and each.params.items() <= again[each.number].items()
-        )
-    ]
 
 
 def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
