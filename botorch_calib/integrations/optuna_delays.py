@@ -30,6 +30,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
+from botorch.settings import validate_input_scaling
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -468,5 +469,6 @@ def _fitted(
 ) -> Model:
     """The Gaussian process, fitted and calibrated."""
     noise = None if Yvar is None else Yvar.to(device)
-    gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)
+    with validate_input_scaling(False):  # points outside of the present space are data
+        gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())
