@@ -272,7 +272,7 @@ class SearchSpace:
         are the ``present`` ones, else the latest. One whose range is a single value is held at it.
         """
         complete = [t.distributions.keys() for t in trials if t.state is TrialState.COMPLETE]
-        names, absent = {*(complete or [()])[-1]}, set[str]()
+        names, absent = {*complete[-1]} if complete else set(), set[str]()
         for others in reversed(complete):
             names -= absent & others  # conditional ones, which come and go
             absent |= names - others
@@ -280,8 +280,7 @@ class SearchSpace:
         last = {name: own for each in latest for name, own in each.items()}
         ranges = {n: own for each in latest for n, own in each.items() if not own.single()}
         distributions = {name: ranges[name] for name in sorted(names & ranges.keys())}
-        single = [name for name in distributions if last[name].single()]
-        held = {name: _get_single_value(last[name]) for name in single}
+        held = {n: _get_single_value(last[n]) for n in distributions if last[n].single()}
         return cls(distributions, held) if distributions else None
 
     def holding(self, values: Mapping[str, Any]) -> SearchSpace:

@@ -333,11 +333,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     ) -> Any:
         """A parameter that no decision is about; or a new decision, if its range has changed."""
         given = {**trial.system_attrs.get(PARAMETERS, {}), **trial.params}
-        if trial.system_attrs.get(DECISION):
-            if given.pop(param_name, None) is not None:
-                ranges = {param_name: param_distribution}
-                with one_at_a_time:
-                    return self._chosen(study, trial, given, ranges)[param_name]
+        if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
+            with one_at_a_time:
+                chosen = self._chosen(study, trial, given, {param_name: param_distribution})
+            if chosen:
+                return chosen[param_name]
+        elif trial.system_attrs.get(DECISION):
             if all(param_name not in each.params for each in self._trials(study, trial)):
                 _leave_undecided(study, trial, f"its parameter {param_name!r} is new")
         return super().sample_independent(study, trial, param_name, param_distribution)

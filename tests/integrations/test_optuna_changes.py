@@ -126,7 +126,7 @@ class TestRetries:
         assert [trial.params for trial in study.trials[-2:]] == [past, past]
 
     def test_failures_of_other_samplers_that_are_retried_are_none(self) -> None:
-        study = optuna.create_study(sampler=DelayAwareSampler(seed=0))
+        study: Any = optuna.create_study(sampler=DelayAwareSampler(seed=0))
         trial = study.ask()
         trial.suggest_float("x", 0.0, 1.0)
         study.tell(trial, state=TrialState.FAIL)
@@ -398,7 +398,8 @@ class TestLastSafe:
         assert study.trials[-1].constraints == {"loss": math.ulp(0.0)}
 
     def test_a_recommendation_is_for_one_objective(self) -> None:
-        study = optuna.create_study(directions=["minimize"] * 2, sampler=new_study().sampler)
+        sampler = new_study().sampler
+        study: Any = optuna.create_study(directions=["minimize"] * 2, sampler=sampler)
         with pytest.raises(UnsupportedError, match="`study.best_trials`"):
             study.sampler.recommendation(study)
 

@@ -26,7 +26,9 @@ def storage_in(file: str) -> JournalStorage:
 
 
 def sampler(seed: int) -> ChanceConstrainedSampler:
-    return ChanceConstrainedSampler(LEVEL, raw_samples=128, n_startup_trials=NUM_INITIAL, seed=seed)
+    return ChanceConstrainedSampler(
+        LEVEL, num_restarts=2, raw_samples=64, n_startup_trials=NUM_INITIAL, seed=seed
+    )
 
 
 def run(trial: optuna.Trial, seed: int, high: float) -> float:

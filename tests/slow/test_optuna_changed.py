@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
 ]
 
-NUM_TRIALS, NUM_WORKERS = 60, 2
+SEEDS, NUM_TRIALS, NUM_WORKERS = range(3), 45, 2
 
 
 def workers(file: Path, seed: int, num: int, high: float) -> list[subprocess.Popen[bytes]]:
@@ -50,13 +50,13 @@ def counted(study: Any) -> tuple[int, int, int]:
 
 def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
     total = {"certified": 0, "violated": 0}
-    for seed in range(3):
+    for seed in SEEDS:
         file = tmp_path / f"{seed}.log"
         study: Any = optuna.create_study(
             study_name=NAME, storage=storage_in(f"{file}"), direction="maximize", sampler=sampler(9)
         )
         # Killed at a random trial after the first decisions, while an evaluation runs.
-        at = random.Random(seed).randrange(NUM_INITIAL + 4, NUM_INITIAL + 16)
+        at = random.Random(seed).randrange(NUM_INITIAL + 3, NUM_INITIAL + 12)
         running = workers(file, seed, NUM_TRIALS, 1.0)
         try:
             while not (
