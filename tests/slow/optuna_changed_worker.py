@@ -38,7 +38,7 @@ def run(trial: optuna.Trial, seed: int, high: float) -> float:
     kind = trial.suggest_categorical("kind", ["u", "v"])
     generator = torch.Generator().manual_seed(1000 * seed + trial.number)
     noise = torch.randn(2, generator=generator).tolist()
-    time.sleep(0.05 * (trial.number % 4))
+    time.sleep(0.1 * (1 + trial.number % 4))
     load = x + 0.2 * n + (0.3 if kind == "u" else 0.0)
     trial.set_constraint("heat", load - 1.2 + 0.08 * noise[0])
     return load + 0.1 * n + 0.02 * noise[1]

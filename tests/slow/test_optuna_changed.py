@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
 ]
 
-SEEDS, NUM_TRIALS, NUM_WORKERS = range(3), 45, 2
+SEEDS, NUM_TRIALS, NUM_WORKERS = range(3), 60, 2
 
 
 def workers(file: Path, seed: int, num: int, high: float) -> list[subprocess.Popen[bytes]]:
@@ -61,7 +61,10 @@ def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
         try:
             while not (
                 len(study.get_trials(deepcopy=False)) >= at
-                and any(t.params for t in study.get_trials(states=(TrialState.RUNNING,)))
+                and any(
+                    trial.params and not trial.constraints
+                    for trial in study.get_trials(states=(TrialState.RUNNING,))
+                )
             ):
                 assert all(each.poll() is None for each in running)
                 time.sleep(0.05)
@@ -87,5 +90,7 @@ def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
         assert study.sampler.chance_constraint(study).account[:3] == (num - out, violated, 0)
         total["certified"] += num - out
         total["violated"] += violated
-    assert total["certified"] > 60
-    assert total["violated"] <= 0.11 * total["certified"], total
+    num = total["certified"]
+    assert num > 80
+    # A tenth is meant to be violated; a count of so many trials varies by a few.
+    assert total["violated"] <= 0.11 * num + 2.0 * (0.1 * 0.9 * num) ** 0.5, total
