@@ -215,7 +215,7 @@ class DelayAwareProposer:
         if place is not None or not strategy.imputes_failures:
             feasibility = feasibility_of(ledger, now, strategy, self.bounds)
         avoided = feasibility if place is None else None
-        if avoided and borders_are_overdrawn(ledger, now, strategy, self.bounds):
+        if avoided and self._leaves_borders(ledger, now, strategy):
             place = count
         if place is not None:
             design, asked = self._design(SPREAD, fixed, choices), ledger.queries()
@@ -248,6 +248,10 @@ class DelayAwareProposer:
                 "new ledger if they work now."
             )
         return left
+
+    def _leaves_borders(self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> bool:
+        """Whether the next query is away from failures, whatever the model says of it."""
+        return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:
         """The place of query ``count`` in the design; None if a model chooses it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -18,9 +19,13 @@ from typing import Any
 
 try:
     import optuna_integration  # noqa: F401, for its sampler
-except ImportError as error:
+    from optuna.trial import FrozenTrial, TrialState
+
+    FrozenTrial.set_constraint  # noqa: B018, which Optuna has from version 5 on
+except (ImportError, AttributeError) as error:
     raise ImportError(
-        "botorch_calib.integrations.optuna needs Optuna: pip install botorch_calib[optuna]"
+        "botorch_calib.integrations.optuna needs Optuna 5 or later, and optuna-integration: "
+        "pip install botorch_calib[optuna]"
     ) from error
 import numpy as np
 import torch
@@ -41,6 +46,7 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    _get_single_value,
 )
 from torch import Tensor
 
@@ -244,23 +250,60 @@ def _hypervolume_improvement(
 
 
 class SearchSpace:
-    """Parameters of Optuna, by name, as points of the unit cube; categories are one-hot."""
+    """Parameters of Optuna, by name, as points of the unit cube; categories are one-hot.
 
-    def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
+    Some are ``held`` at values, which may lie outside of the cube, as Optuna runs them.
+    """
+
+    def __init__(
+        self, distributions: dict[str, BaseDistribution], held: Mapping[str, Any] | None = None
+    ) -> None:
         self.distributions = distributions
+        self.held = {**(held or {})}
         self._transform = _SearchSpaceTransform(distributions, transform_0_1=True)
+
+    @classmethod
+    def of_trials(
+        cls, trials: Sequence[FrozenTrial], present: Mapping[str, BaseDistribution]
+    ) -> SearchSpace | None:
+        """The space of a study: parameters that may be chosen; None without any.
+
+        They are those that each complete trial has had since the first one with them. Their ranges
+        are the ``present`` ones, else the latest. One whose range is a single value is held at it.
+        """
+        complete = [t.distributions.keys() for t in trials if t.state is TrialState.COMPLETE]
+        names, absent = {*complete[-1]} if complete else set(), set[str]()
+        for others in reversed(complete):
+            names -= absent & others  # conditional ones, which come and go
+            absent |= names - others
+        latest = [*(t.distributions for t in trials), present]
+        last = {name: own for each in latest for name, own in each.items()}
+        ranges = {n: own for each in latest for n, own in each.items() if not own.single()}
+        distributions = {name: ranges[name] for name in sorted(names & ranges.keys())}
+        held = {n: _get_single_value(last[n]) for n in distributions if last[n].single()}
+        return cls(distributions, held) if distributions else None
+
+    def holding(self, values: Mapping[str, Any]) -> SearchSpace:
+        """The same space with further parameters held, as far as it has them."""
+        held = dict(self.held)
+        for name in self.distributions.keys() & values.keys():
+            own = self.distributions[name]
+            with suppress(ValueError):  # unknown choices, at which Optuna will end the trial
+                held[name] = own.to_external_repr(own.to_internal_repr(values[name]))
+        return SearchSpace(self.distributions, held)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is left to choose."""
+        return self.held.keys() == self.distributions.keys()
 
     @property
     def dim(self) -> int:
         """Number of columns of the encoding."""
         return len(self._transform.bounds)
 
-    def holds(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether there is a value of each parameter."""
-        return self.distributions.keys() <= parameters.keys()
-
     def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:
-        """Points ``n x d`` of these parameters."""
+        """Points ``n x d`` of these parameters; ValueError if one cannot be expressed."""
         rows = [
             self._transform.transform({name: values[name] for name in self.distributions})
             for values in points
@@ -269,18 +312,18 @@ class SearchSpace:
 
     def parameters(self, point: Tensor) -> dict[str, Any]:
         """Parameters of a point ``d``, rounded where they are no continuous ones."""
-        return dict(self._transform.untransform(point.clamp(0.0, 1.0).numpy()))
+        return {**self._transform.untransform(point.clamp(0.0, 1.0).numpy()), **self.held}
 
     def rounded(self, points: Tensor) -> Tensor:
         """Points ``n x d`` that Optuna makes of others."""
         return self.encoded(map(self.parameters, points))
 
-    def fixed(self, parameters: Mapping[str, Any]) -> dict[int, float]:
-        """Values by column of the parameters that are given."""
-        others = self.parameters(torch.full((self.dim,), 0.5, dtype=torch.double))
-        (point,) = self.encoded([{**others, **parameters}])
+    @property
+    def fixed(self) -> dict[int, float]:
+        """Values by column of the parameters that are held."""
+        (point,) = self.rounded(torch.full((1, self.dim), 0.5, dtype=torch.double))
         encoded = zip(self.distributions, self._transform.column_to_encoded_columns, strict=True)
-        columns = [int(column) for name, own in encoded if name in parameters for column in own]
+        columns = [int(column) for name, own in encoded if name in self.held for column in own]
         return {column: point[column].item() for column in columns}
 
     @property
@@ -294,7 +337,10 @@ class SearchSpace:
 
         The rounding of an acquisition function's maximum may always be the same one of them.
         """
-        values = [_values(distribution) for distribution in self.distributions.values()]
+        values = [
+            [self.held[name]] if name in self.held else _values(own)
+            for name, own in self.distributions.items()
+        ]
         if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
             return None
         every = product(*values)

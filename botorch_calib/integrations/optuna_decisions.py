@@ -6,22 +6,31 @@ each process makes the constraint from the decisions about all trials, in any st
 
 from __future__ import annotations
 
+import math
+import uuid
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from botorch_calib.integrations.optuna import SearchSpace, unit_cube
+
+# isort: split
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from optuna import Study
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
+from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
-from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
@@ -31,18 +40,20 @@ from botorch_calib.decisions.chance_constrained_search import (
     best_certified,
     warn_uncertified,
 )
-from botorch_calib.decisions.rows import DecisionAccount
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.decisions.rows import DecisionAccount, Limits
+from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (
+    PARAMETERS,
+    RUNNING,
     DelayAwareSampler,
     Look,
+    encoded,
     in_order_of_end,
     known_noise,
     names_of_constraints,
-    others_of,
+    one_at_a_time,
     store,
 )
 from botorch_calib.models import CensoredDelayModel, stand_ins
@@ -53,6 +64,8 @@ from botorch_calib.models.process import like
 DECISION = "botorch_calib:decision"
 #: The user attribute of a trial with the sides of constraints that are only known to be beyond.
 BEYOND = "beyond"
+#: With a number at its end the system attribute of a study whose trial was never run.
+WITHDRAWN = "botorch_calib:withdrawn:"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
@@ -77,7 +90,8 @@ class _CertifiedProposer(DelayAwareProposer):
         failed: Tensor,
     ) -> Tensor:
         """The best certified point, else one to learn most from, given what runs."""
-        bounds = like(self.constraint.model, self.bounds)
+        # Values that are given may lie outside.
+        bounds = with_features(like(self.constraint.model, self.bounds), fixed)
         settings = (self.search.num_restarts, self.search.raw_samples)
         place = Place(bounds, None, fixed, None, None, *settings)
         space = MixedSpace(place, rounding=lambda X: self.space.rounded(X.cpu()).to(X))
@@ -87,10 +101,19 @@ class _CertifiedProposer(DelayAwareProposer):
             margin = LeastMargin(constraint)
             if choices is None:
                 return space.best(searched, margin)
-            return best_certified(searched, margin, Place(None, choices.to(bounds)))
+            new = best_certified(searched, margin, Place(None, choices.to(bounds)))
+            every = None if new[1] else self.space.points()
+            if every is None:
+                return new
+            # Rather a point that failed, or runs, than one that is not certified.
+            known = best_certified(searched, margin, Place(None, every.to(bounds)))
+            return known if known[1] else new
 
         point, _ = stored.best(search, self.constraint, model.X_pending)
         return point.squeeze(0).to(self.bounds)
+
+    def _leaves_borders(self, *_: Any) -> bool:
+        return False  # for a point that is not certified
 
 
 class ChanceConstrainedSampler(DelayAwareSampler):
@@ -117,6 +140,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         budget: As in `ChanceConstraint`.
         expansion_share: As in `optimize_chance_constrained`: for studies that start from few
             enqueued safe trials.
+        failures: As in `DelayStrategy`; the point is certified all the same, if one is.
         fit, num_restarts, raw_samples, seed, device: As in `DelayAwareSampler`.
         n_startup_trials: Number of complete trials before the first decision. Some 8 for each
             parameter make the first decisions much better.
@@ -148,6 +172,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         *,
         budget: float = SIZE,
         expansion_share: float = 0.0,
+        failures: str = "avoid",
         fit: Fit | None = None,
         num_restarts: int = 4,
         raw_samples: int = 512,
@@ -161,11 +186,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._budget = check_positive("budget", budget, allow_inf=True)
         self._expansion_share = expansion_share
         super().__init__(
-            _STRATEGY,
+            replace(_STRATEGY, failures=failures),
             fit=fit,
             num_restarts=num_restarts,
             raw_samples=raw_samples,
-            n_startup_trials=n_startup_trials,
+            n_startup_trials=max(n_startup_trials, 2),
             independent_sampler=independent_sampler,
             seed=seed,
             device=device,
@@ -173,7 +198,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._constraints_func = constraints_func
 
     def chance_constraint(self, study: Study) -> ChanceConstraint:
-        """The constraint of a study as it stands: its decisions, and models of all trials."""
+        """The constraint of a study as it stands: its decisions, and models of all trials.
+
+        Points are in the unit cube of Optuna's encoding of the present parameters.
+        """
         return self._constraint(self._look_now(study))
 
     def recommendation(
@@ -194,49 +222,170 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             NotCertifiedWarning: If no point is safe with this confidence.
         """
         if len(study.directions) > 1:
-            raise UnsupportedError("A recommendation is for one objective.")
+            raise UnsupportedError(
+                "A recommendation is for one objective. Choose one of `study.best_trials` that "
+                "`chance_constraint(study).margin(X, confidence)` is at least 0 for."
+            )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
-        choices = look.space.points()
+        bounds, choices = with_features(unit_cube(X), look.space.fixed), look.space.points()
         if choices is None and look.space.is_rounded:
-            choices = torch.cat([X.cpu(), look.space.sample(4 * self._search.raw_samples, seed=0)])
+            sample = look.space.sample(4 * self._search.raw_samples, seed=0)
+            choices = torch.cat([look.space.rounded(X.cpu()), sample])
         stated = recommend(
             self._fit(X, values, look.noise[0]),
             self._constraint(look),
-            unit_cube(X) if choices is None else None,
+            bounds if choices is None else None,
             None if choices is None else choices.to(X),
             confidence,
             maximize=maximize,
         )
         return look.space.parameters(stated.candidate.squeeze(0).cpu()), stated
 
+    def last_safe(self, study: Study) -> dict[str, Any] | None:
+        """Parameters of the latest trial that has kept all constraints, to go back to.
+
+        Decided trials count, certified or not, and any other before them; None if there is none.
+        """
+        trials = [trial for trial in self._trials(study) if trial.constraints]
+        safe = [
+            trial
+            for trial in trials
+            if trials[-1].constraints.keys() <= trial.constraints.keys()
+            and max(trial.constraints.values()) <= 0.0
+            and 1 not in _beyond(trial, trial.constraints).values()
+        ]
+        # Sorting keeps the order of trials.
+        return sorted(safe, key=_was_decided)[-1].params if safe else None
+
+    def on_violation(
+        self, action: Callable[[dict[str, Any] | None], object]
+    ) -> Callable[[Study, FrozenTrial], None]:
+        """A callback for ``study.optimize``: after a violation ``action`` gets the `last_safe`.
+
+        Optuna calls it as soon as a trial has ended, but not after an exception that ``optimize``
+        does not ``catch``.
+
+        Example:
+            >>> study.optimize(train, callbacks=[sampler.on_violation(machine.set)])
+        """
+
+        def callback(study: Study, trial: FrozenTrial) -> None:
+            if any(value > 0.0 for value in trial.constraints.values()):
+                action(self.last_safe(study))
+
+        return callback
+
+    def outstanding(self, study: Study) -> list[int]:
+        """Numbers of the certified trials that count as violations until constraints are set.
+
+        A trial of a killed process is among them, as it runs for ever to Optuna.
+        """
+        trials = self._trials(study)
+        names = {*names_of_constraints(trials)}
+        return [
+            trial.number
+            for trial in filter(_was_decided, trials)
+            if trial.system_attrs[DECISION]["certified"] and names - trial.constraints.keys()
+        ]
+
+    def withdraw(self, study: Study, numbers: Iterable[int]) -> None:
+        """Take back the decisions about trials that were never run; running ones end as failed.
+
+        A trial that was run must not be withdrawn, whatever came of it: without it the bound is
+        void. One that Optuna's callback runs again is the same decision, and stays.
+
+        Raises:
+            InputDataError: If there is no such trial, or it has set a constraint.
+        """
+        trials = {trial.number: trial for trial in self._trials(study)}
+        for number in (chosen := [*numbers]):
+            if number not in trials or trials[number].constraints:
+                raise InputDataError(
+                    f"Trial {number!r} cannot be withdrawn: there is none, or it was run, as it "
+                    f"has set a constraint. Trials {self.outstanding(study)} are out."
+                )
+        for number in chosen:
+            if trials[number].state is RUNNING:
+                study.tell(number, state=TrialState.FAIL)
+            study._storage.set_study_system_attr(study._study_id, f"{WITHDRAWN}{number}", True)
+
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Mark the trial as one of this sampler, and decide about it if all of it is enqueued.
+        """Mark the trial as one of this sampler, and decide about it if all of it is given.
 
         Optuna asks a sampler only for parameters that are not given.
         """
         super().before_trial(study, trial)
+        if DECISION in trial.system_attrs:  # it is run again: the same decision
+            return
         store(study, trial, DECISION, {})
-        space = self.infer_relative_search_space(study, trial)
-        if space and space.keys() <= trial.system_attrs.get("fixed_params", {}).keys():
-            self.sample_relative(study, trial, space)
+        given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        space = SearchSpace.of_trials(self._trials(study), {})
+        if space is not None and space.holding(given).is_held:
+            self.sample_relative(study, trial, {})
 
-    def _is_startup(self, trials: Sequence[FrozenTrial]) -> bool:
-        complete = sum(trial.state is TrialState.COMPLETE for trial in trials)
-        return complete < max(self._n_startup_trials, 2)
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """A parameter that no decision is about; or a new decision, if its range has changed."""
+        given = {**trial.system_attrs.get(PARAMETERS, {}), **trial.params}
+        if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
+            with one_at_a_time:
+                chosen = self._chosen(study, trial, given, {param_name: param_distribution})
+            if chosen:
+                return chosen[param_name]
+        elif trial.system_attrs.get(DECISION):
+            if all(param_name not in each.params for each in self._trials(study, trial)):
+                _leave_undecided(study, trial, f"its parameter {param_name!r} is new")
+        return super().sample_independent(study, trial, param_name, param_distribution)
 
-    def _parameters(
-        self, study: Study, trial: FrozenTrial, look: Look, given: dict[str, Any]
-    ) -> dict[str, Any]:
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """As the parent; a trial that was not run where it was decided about counts as random."""
+        super().after_trial(study, trial, state, values)
+        decided = trial.system_attrs.get(PARAMETERS, {})
+        run = trial.params if state is TrialState.COMPLETE else {**decided, **trial.params}
+        others = [name for name in decided if name not in run or run[name] != decided[name]]
+        if trial.system_attrs.get(DECISION) and others:
+            _leave_undecided(study, trial, f"it was run with another {others[0]!r}")
+        sides = trial.user_attrs.get(BEYOND)
+        for name, side in sides.items() if isinstance(sides, Mapping) else ():
+            if side == 1 and trial.constraints.get(name) == 0.0:
+                # To Optuna 0 is feasible, and more than 0 is not.
+                store(study, trial, f"{_CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
+
+    def _chosen(self, study: Study, trial: FrozenTrial, *given: Any) -> dict[str, Any]:
+        parameters, least = super()._chosen(study, trial, *given), self._n_startup_trials
+        states = [each.state for each in self._trials(study, trial)]
+        if not parameters and states.count(TrialState.COMPLETE) >= least:
+            _leave_undecided(
+                study, trial, f"fewer than {least} trials have all present parameters and limits"
+            )
+        return parameters
+
+    def _is_startup(self, look: Look) -> bool:
+        return len(look.data.X) < self._n_startup_trials
+
+    def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
         constraint = self._constraint(look)
         proposer: Any = self._proposer(look.space.dim)
         proposer.space, proposer.constraint = look.space, constraint
         proposer.expansion_share = self._expansion_share
-        parameters = super()._parameters(study, trial, look, given)
+        parameters = super()._parameters(study, trial, look)
         (row,) = constraint.decide(like(constraint.model, look.space.encoded([parameters])))
+        row = {**row, "id": uuid.uuid4().hex}
         store(study, trial, DECISION, row)
         # Other processes may have spent the budget meanwhile.
-        if row["certified"] and self._account(others_of(study, trial)).budget_left <= 0.0:
+        if row["certified"] and self._account(self._trials(study, trial)).budget_left <= 0.0:
             row = {**row, "certified": False}
             store(study, trial, DECISION, row)
         if not row["certified"]:
@@ -244,7 +393,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        return super()._strategy_for(look) if look.data.objectives.shape[-1] > 1 else _STRATEGY
+        several = look.data.objectives.shape[-1] > 1
+        return super()._strategy_for(look) if several else strategy_of(self._strategy)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
@@ -254,23 +404,42 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         others = [trial for trial in trials if not _ended_beyond(trial)]
         return super()._look_at(study, others, space)._replace(trials=trials)
 
-    def _look_now(self, study: Study) -> Look:
-        trials = others_of(study)
-        self._account(trials)  # which raises if there are no constraints yet
-        search_space = self.infer_relative_search_space(study, trials[-1])
-        return self._look_at(study, trials, SearchSpace(search_space))
+    def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
+        """The parent's, but for those that were withdrawn and have set no constraint."""
+        attrs, trials = study._storage.get_study_system_attrs(study._study_id), super()._trials
+        return [
+            t
+            for t in trials(study, trial)
+            if t.constraints or f"{WITHDRAWN}{t.number}" not in attrs
+        ]
 
-    def _account(self, trials: Sequence[FrozenTrial]) -> DecisionAccount:
+    def _look_now(self, study: Study) -> Look:
+        trials = self._trials(study)
+        self._account(trials)  # which raises if there are no constraints yet
+        space = SearchSpace.of_trials(trials, {})
+        look = None if space is None else self._look_at(study, trials, space)
+        if look is None or len(look.data.X) < 2:
+            raise InputDataError(
+                "Fewer than two complete trials have all parameters and constraints of the latest "
+                "one: run more, and ask again."
+            )
+        return look
+
+    def _account(
+        self, trials: Sequence[FrozenTrial], space: SearchSpace | None = None
+    ) -> DecisionAccount:
+        """The account of trials, whose points are in the encoding of the space, if there is one."""
         limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
                 "No complete trial has constraints: call `trial.set_constraint` in the objective."
             )
-        return stored.account_of(limits, self._level, self._budget, _decided(trials, limits.keys()))
+        decided = _decided(trials, limits, space)
+        return stored.account_of(limits, self._level, self._budget, decided)
 
     def _constraint(self, look: Look) -> ChanceConstraint:
         """The constraint of the decisions, on models of all trials that have set it."""
-        account = self._account(look.trials)
+        account = self._account(look.trials, look.space)
         largest = stored.INFINITE
         finite = [
             trial
@@ -289,7 +458,28 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             if sides.any():
                 Y = stand_ins(models[name], X, Y, sides)
                 models[name] = self._fitted(place + len(account.limits), X, Y, noise)
-        return stored.constraint_of(account, models)
+        constraint = stored.constraint_of(account, models)
+        constraint.remedy = (
+            "set the constraints of these trials; the sampler's `outstanding(study)` has their "
+            "numbers, and `withdraw(study, numbers)` takes back those that were never run"
+        )
+        return constraint
+
+
+def _was_decided(trial: FrozenTrial) -> bool:
+    """Whether the trial was decided about, and may have been run."""
+    is_empty = trial.state.is_finished() and not trial.params
+    return trial.system_attrs.get(DECISION, {}) != {} and not is_empty
+
+
+def _leave_undecided(study: Study, trial: FrozenTrial, why: str) -> None:
+    """Leave a trial without a decision: there is none, or it was about another point."""
+    store(study, trial, DECISION, {})
+    warnings.warn(
+        f"Trial {trial.number} is not certified, and nothing is stated of it: {why}.",
+        NotCertifiedWarning,
+        stacklevel=level_of_caller(),
+    )
 
 
 def _ended_beyond(trial: FrozenTrial) -> bool:
@@ -318,19 +508,20 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 
 
 def _decided(
-    trials: Sequence[FrozenTrial], names: Collection[str]
+    trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
     """Rows and constraints of decided trials or, before the first, of other samplers' trials."""
-    decided = [
-        trial
-        for trial in trials
-        if trial.system_attrs.get(DECISION, {}) != {}  # neither drawn at random, nor never run
-        and not (trial.state.is_finished() and not trial.params)
-    ] or [t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs]
-    return [
-        (
-            {**(each.system_attrs.get(DECISION) or {}), "beyond": _beyond(each, names)},
-            each.constraints,
-        )
-        for each in decided
+    decided = [*filter(_was_decided, trials)] or [
+        t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
     ]
+    # A trial that was added twice, here or in a copy of the study, is one decision.
+    rows: dict[Any, tuple[dict[str, Any], dict[str, float]]] = {}
+    for trial in decided:
+        row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}
+        if space is not None:
+            x = encoded(space, trial)
+            row["point"] = [] if x is None else x.tolist()
+        _, came = rows.setdefault(row.get("id", trial.number), (row, {}))
+        for name, value in trial.constraints.items():
+            came[name] = max(value, came.get(name, value))
+    return [*rows.values()]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
+from botorch.settings import validate_input_scaling
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -61,7 +63,7 @@ from botorch_calib.models.delayed import Fit
 
 # Threads share a sampler: each proposal has to know those before it, and sets torch's random state.
 # Not an attribute, since a sampler is pickled.
-_one_at_a_time = threading.RLock()
+one_at_a_time = threading.RLock()
 
 RUNNING = TrialState.RUNNING
 # System attribute of a trial: its parameters, which other processes so see before its objective
@@ -168,35 +170,73 @@ class DelayAwareSampler(BoTorchSampler):
             n_startup_trials=n_startup_trials, independent_sampler=independent_sampler, seed=seed
         )
 
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """The parameters that complete trials have in common, in their latest ranges."""
+        space = SearchSpace.of_trials(self._trials(study), {})
+        return {} if space is None else space.distributions
+
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Parameters of the next trial, which keeps what it was enqueued with."""
-        if not search_space:
+        """Parameters of the next trial, which keeps what it was given, or had when it failed."""
+        with one_at_a_time:
+            parameters = trial.system_attrs.get(PARAMETERS)  # of a trial that is retried
+            if parameters is None:
+                # Enqueued, or by Optuna's `PartialFixedSampler`, which asks for the others alone.
+                fixed = getattr(study.sampler, "_fixed_params", {})
+                given = {**fixed, **trial.system_attrs.get("fixed_params", {}), **trial.params}
+                parameters = self._chosen(study, trial, given, {})
+        return {name: parameters[name] for name in search_space if name in parameters}
+
+    def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
+        """The trials of a study that have begun, but for one, by number.
+
+        A failed trial that Optuna's callback runs again is left out, for the later one.
+        """
+        # A study of Optuna's `HyperbandPruner` shows each trial only some others.
+        every = study._storage.get_all_trials(study._study_id, deepcopy=False)
+        begun = [each for each in every if each.state is not TrialState.WAITING]
+        later = {n: t.params for t in begun for n in t.system_attrs.get("retry_history", ())}
+        return [
+            each
+            for each in begun
+            if (trial is None or each.number != trial.number)
+            # In a study that was put together of others these numbers may be wrong.
+            and not (
+                each.state is TrialState.FAIL
+                and each.number in later
+                and each.params.items() <= later[each.number].items()
+            )
+        ]
+
+    def _chosen(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        given: Mapping[str, Any],
+        ranges: Mapping[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """All parameters of a trial of which some are given; none if they are drawn at random."""
+        # One look for all: so no trial counts twice, and none that ends is overlooked.
+        trials = self._trials(study, trial)
+        space = SearchSpace.of_trials(trials, ranges)
+        if space is None or self._is_startup(look := self._look_at(study, trials, space)):
             return {}
-        with _one_at_a_time:
-            # One look for all: so no trial counts twice, and none that ends is overlooked.
-            trials = others_of(study, trial)
-            if self._is_startup(trials):
-                return {}
-            space = SearchSpace(search_space)
-            enqueued = trial.system_attrs.get("fixed_params", {})
-            given = {name: enqueued[name] for name in search_space if name in enqueued}
-            parameters = self._parameters(study, trial, self._look_at(study, trials, space), given)
-            store(study, trial, PARAMETERS, parameters)
+        parameters = self._parameters(study, trial, look._replace(space=space.holding(given)))
+        store(study, trial, PARAMETERS, parameters)
         return parameters
 
-    def _is_startup(self, trials: Sequence[FrozenTrial]) -> bool:
-        counted = [each for each in trials if each.state in (TrialState.COMPLETE, RUNNING)]
+    def _is_startup(self, look: Look) -> bool:
+        counted = [each for each in look.trials if each.state in (TrialState.COMPLETE, RUNNING)]
         return len(counted) < self._n_startup_trials
 
-    def _parameters(
-        self, study: Study, trial: FrozenTrial, look: Look, given: dict[str, Any]
-    ) -> dict[str, Any]:
-        """All parameters of a trial of which some are given."""
-        if look.space.holds(given):
-            return given
-        return look.space.parameters(self._point(look, given)) | given
+    def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
+        """All parameters of a trial; the space holds those that are given."""
+        if look.space.is_held:
+            return look.space.held
+        return look.space.parameters(self._point(look))
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
         """The state of those trials that have all parameters of the search space."""
@@ -209,7 +249,13 @@ class DelayAwareSampler(BoTorchSampler):
                 _record(ledger, trial, x, signs[0], start, end)
         names = names_of_constraints(trials)
         counts = [len(signs), len(names)]
-        complete = [t for t in trials if t.state is TrialState.COMPLETE and is_finite(t)]
+        complete = [
+            trial
+            for trial in trials
+            if trial.state is TrialState.COMPLETE
+            and trial.constraints.keys() >= {*names}
+            and is_finite(trial)
+        ]
         ended, X = in_order_of_end(complete, space)
         Y = torch.tensor(
             [[*trial.values, *(trial.constraints[name] for name in names)] for trial in ended],
@@ -221,11 +267,11 @@ class DelayAwareSampler(BoTorchSampler):
         data = StudyData(X.to(self._device), objectives, constraints, None)
         return Look(trials, space, ledger, data, noise)
 
-    def _point(self, look: Look, given: dict[str, Any]) -> Tensor:
+    def _point(self, look: Look) -> Tensor:
         """The next point, length ``d``, in the unit cube."""
         proposer = self._proposer(look.space.dim)
         proposer.strategy = self._strategy_for(look)
-        proposer.fixed_features, proposer.choices = look.space.fixed(given), None
+        proposer.fixed_features, proposer.choices = look.space.fixed, None
         points = look.space.points()
         if points is not None:
             observed = are_among(look.ledger.statuses(), (TrialStatus.OBSERVED,))
@@ -294,7 +340,7 @@ class DelayAwareSampler(BoTorchSampler):
 
         Threads share this sampler: its numbers differ anyway, and a design needs to keep its seed.
         """
-        with _one_at_a_time:
+        with one_at_a_time:
             super().reseed_rng()
             if self._seeded_in == os.getpid():
                 return
@@ -317,21 +363,16 @@ class DelayAwareSampler(BoTorchSampler):
         return self._proposers[dim]
 
 
-def others_of(study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-    """The trials of a study that have begun, but for one, by number."""
-    return [
-        other
-        for other in study.get_trials(deepcopy=False)
-        if other.state is not TrialState.WAITING and (trial is None or other.number != trial.number)
-    ]
-
-
 def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
     """The point ``d`` of a trial, as far as it is known."""
     parameters = trial.params
     if trial.state is RUNNING:  # the study has them when its objective asks for them
         parameters = trial.system_attrs.get(PARAMETERS, {}) | parameters
-    return space.encoded([parameters])[0] if space.holds(parameters) else None
+    if not space.distributions.keys() <= parameters.keys():
+        return None
+    with suppress(ValueError):  # a choice that is no longer offered
+        return space.encoded([parameters])[0]
+    return None
 
 
 def in_order_of_end(
@@ -346,14 +387,20 @@ def in_order_of_end(
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Names of the constraints of complete trials, which must not differ, as the first has them."""
+    """Names of the constraints of the latest complete trial, as the first of these has them.
+
+    Earlier trials may have had others, if a new one has come since; later ones must not differ.
+    """
     names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
-    for other in names:
-        if {*other} != {*names[0]}:
+    present = {*names[-1]} if names else set()
+    first = next((place for place, each in enumerate(names) if {*each} == present), 0)
+    for place, other in enumerate(names):
+        if {*other} != present and (place > first or {*other} > present):
             raise InputDataError(
-                f"Complete trials have the constraints {names[0]} and {other}: set the same ones."
+                f"Complete trials have the constraints {names[-1]} and {other}: set the same ones. "
+                "`add_trials` of a new study takes those of the trials that have them."
             )
-    return names[0] if names else []
+    return names[first] if names else []
 
 
 def known_noise(trials: Sequence[FrozenTrial], place: int) -> Tensor | None:
@@ -374,7 +421,7 @@ def is_finite(trial: FrozenTrial) -> bool:
     return all(abs(value) < INFINITE for value in [*trial.values, *trial.constraints.values()])
 
 
-def store(study: Study, trial: FrozenTrial, key: str, value: dict[str, Any]) -> None:
+def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
     """Store a system attribute of a trial, as Optuna's own samplers do."""
     study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
@@ -422,5 +469,6 @@ def _fitted(
 ) -> Model:
     """The Gaussian process, fitted and calibrated."""
     noise = None if Yvar is None else Yvar.to(device)
-    gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)
+    with validate_input_scaling(False):  # points outside of the present space are data
+        gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())
