@@ -212,6 +212,9 @@ class DecisionAccount:
     that somebody may have edited.
     """
 
+    #: What to do about decisions whose outcomes are out. Clients name their own calls.
+    remedy = "`observe` them, and `withdraw` points that were never run"
+
     def __init__(
         self,
         limits: Limits,
@@ -333,8 +336,7 @@ class DecisionAccount:
                 return ""
         return (
             f"The outcomes of {num} certified points are out{since}. Until they come they count as "
-            f"violations, and take {share} of the budget: `observe` them, and `withdraw` points "
-            "that were never run."
+            f"violations, and take {share} of the budget: {self.remedy}."
         )
 
     def _at_stake(self) -> tuple[int, int]:

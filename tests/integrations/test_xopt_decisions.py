@@ -162,7 +162,7 @@ def test_several_limits_fixed_features_and_travel_distances() -> None:
     assert constraint.limits == {"loss": (-2.0, 0.5), "room": (0.05, None)}
     (row,) = X.generator.decisions
     assert row["inputs"] == pytest.approx({name: X.data[name].iloc[-1] for name in "ab"})
-    assert row["point"] == [*row["inputs"].values()] and row["after"] == len(X.data) - 1
+    assert row["point"] == [*row["inputs"].values()] and row["earlier"] == 0
 
 
 def test_half_widths_are_bounded() -> None:
@@ -213,8 +213,8 @@ def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
     for point in ([0.2, 0.2], [0.9, 0.9]):
         (row,) = X.generator.chance_constraint().decide(torch.tensor([point]))
         inputs = dict(zip("ab", point, strict=True))
-        X.generator.decisions += [{**row, "inputs": inputs, "after": len(X.data)}]
-        X.evaluate_data(inputs)
+        X.generator.decisions += [{**row, "inputs": inputs, "_id": f"decision-{point[0]}"}]
+        X.evaluate_data(X.generator.outstanding())
     X.dump(str(tmp_path / "run.yaml"))
     known = torch.tensor(X.data["loss"].to_numpy())
     beyond = torch.tensor(X.data["loss_beyond"].to_numpy() == 1)
@@ -232,12 +232,13 @@ def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
 
 def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:
     X = new_xopt()
+    X.step()
     file = tmp_path / "run.yaml"
     X.dump(str(file))
     config = yaml.safe_load(file.read_text())
     del config["generator"]["decisions"]
     file.write_text(yaml.dump(config))
-    with pytest.warns(CalibrationWarning, match="no decisions"):
+    with pytest.warns(CalibrationWarning, match="1 rows have the `_id`"):
         loaded = load_xopt(file)
     constraint = loaded.generator.chance_constraint()
     assert constraint.num_decisions == 0
