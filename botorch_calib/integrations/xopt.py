@@ -44,7 +44,12 @@ from botorch_calib._validation import check_one_of, check_open_unit, check_posit
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, known_points
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    Place,
+    best_certified,
+    known_points,
+)
 from botorch_calib.decisions.rows import DecisionAccount, decision_of
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
@@ -394,10 +399,15 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
         (lower, upper), out = space.place.bounds, torch.cat(pending)
-        found = space.best(acqf, _Allowed(constraint, deviations, out, upper - lower))
-        if found[1] or not len(out):
-            return found
-        return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
+        margin = _Allowed(constraint, deviations, out, upper - lower)
+        found, certified = space.best(acqf, margin)
+        if len(out) and not certified:
+            return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
+        if len(out) and not space.values:  # the search may end at a kink, as of the distances
+            steps = 2.0 * _APART * (upper - lower) * torch.randn(self.raw_samples, len(lower))
+            choices = torch.cat([found, (found + steps).clamp(lower, upper)])
+            return best_certified(acqf, margin, Place(None, choices))
+        return found, certified
 
     def _space(self, free: Tensor) -> MixedSpace:
         """The model's inputs, those of candidates within these bounds, and others as they are."""
