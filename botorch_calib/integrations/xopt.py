@@ -370,9 +370,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             )
             for point, row in islice(decided_in_turn, n_candidates):
                 pending.append(point)
-                row |= {stored.ID: _OURS + uuid4().hex[:16]}
-                earlier = stored.num_near(row["point"], inputs)
-                decisions.append({**row, "earlier": earlier})
+                del row["after"]  # the number of lines, of which users remove some
+                own = {stored.ID: _OURS + uuid4().hex[:16]}
+                decisions.append({**row, **own, "earlier": stored.num_near(row["point"], inputs)})
         self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
         return torch.cat(pending[1:])[:, columns]
