@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,18 +16,14 @@ import torch
 pytest.importorskip("xopt")
 
 from botorch_calib.decisions.budget import Budget
-from botorch_calib.integrations.xopt import load_xopt
-
-# As in tests/integrations/test_xopt.py.
-torch.set_default_dtype(torch.float32)
 
 ROOT = Path(__file__).parents[2]
-LIMIT, NUM = 1.0, 30
+LIMIT, NUM = 1.0, 24
 
 # It goes on from Xopt's file, and is killed while the candidate of a step is evaluated. Now and
 # then rows are removed or sorted, and settings read back with an offset.
 SCRIPT = """
-    import os, random, sys, warnings
+    import json, os, random, sys, warnings
     warnings.simplefilter("ignore")
     import torch
     from xopt import VOCS, Evaluator, Xopt
@@ -68,7 +65,8 @@ SCRIPT = """
             X.data = X.generator.data = X.data.sort_values("loss", ignore_index=True)
         if random.random() < 0.2:
             X.data["a"] = X.generator.data["a"] = X.data["a"].round(3) + 1e-3
-    X.dump()
+    X.data.to_csv(f"{folder}/data.csv")
+    print(json.dumps([X.generator.chance_constraint().account[:3], X.generator.decisions]))
 """
 
 
@@ -91,18 +89,16 @@ def test_three_runs(tmp_path: Path) -> None:
                 timeout=1700,
             )
             assert done.returncode == 9 * fatal, done.stderr
-        torch.set_default_dtype(torch.double)
-        run = load_xopt(folder / "run.yaml")
-        account = run.generator.chance_constraint().account
-        torch.set_default_dtype(torch.float32)
+        account, decisions = json.loads(done.stdout.splitlines()[-1])
         # Counted in Xopt's own table, with what was decided about each id.
-        decided = pd.DataFrame(run.generator.decisions).set_index("_id")["certified"]
-        losses = run.data.dropna(subset="_id").set_index("_id")["loss"]
+        decided = pd.DataFrame(decisions).set_index("_id")["certified"]
+        data = pd.read_csv(folder / "data.csv")
+        losses = data.dropna(subset="_id").set_index("_id")["loss"]
         own = losses.reindex(decided[decided].index)
         assert len(decided) == NUM and len(losses) == NUM - 1
         assert {*decided.index} - {*losses.index} == {(folder / "lost").read_text().strip()}
         T, V, out = len(own), int((own > LIMIT).sum()), int(own.isna().sum())
-        assert account[:3] == (T, V, out)
+        assert account == [T, V, out]
         assert V + out <= Budget(0.9).bound(T)
         certified, violated = certified + T - out, violated + V
-    assert certified > 45 and violated <= 0.11 * certified
+    assert certified > 36 and violated <= 0.11 * certified
