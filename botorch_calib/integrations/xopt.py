@@ -262,7 +262,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     def outstanding(self) -> list[dict[str, Any]]:
         """The candidates of which nothing is known, as `generate` gave them, to be run yet."""
-        return [{**row["inputs"], stored.ID: row[stored.ID]} for row in self._out()]
+        names = {*self.model_input_names} - {*self.contextual_variables}
+        rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
+        return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
 
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
         """Take back candidates that were never run: the bound then holds for the others.
@@ -273,8 +275,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         Raises:
             InputDataError: If one of them is not out.
         """
-        table = isinstance(candidates, pd.DataFrame)
-        given: Any = candidates.to_dict("records") if table else candidates
+        given: Any = candidates
+        if isinstance(candidates, pd.DataFrame):
+            given = candidates.to_dict("records")
         ids = [each if isinstance(each, str) else each.get(stored.ID) for each in given]
         if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
             raise InputDataError(
@@ -309,12 +312,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         model, names = self.train_model(update_internal=False), self.model_input_names
         constraint, (objective, maximize) = self.chance_constraint(model), self._objective(model)
         space = self._space(self._get_torch_bounds())
-        place, choices = space.place, None
+        place, choices, at = space.place, None, None
         if space.values:
             margin = LeastMargin(constraint, check_open_unit("confidence", confidence))
             best, _ = space.best(PosteriorMean(objective, maximize=maximize), margin)
             choices = torch.cat([best, space.points(known_points(margin, space.region))])
-        at = None if baseline is None else place.bounds.new_tensor([[baseline[n] for n in names]])
+        if baseline is not None:
+            at = torch.tensor([[baseline[name] for name in names]], dtype=torch.double)
         stated = recommend(
             objective,
             constraint,
@@ -398,7 +402,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         score = NormalDist().inv_cdf(0.5 * (1.0 + self.level))
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
-        (lower, upper), out = space.place.bounds, torch.cat(pending)
+        (lower, upper), out = space.region.bounds, torch.cat(pending)
         margin = _Allowed(constraint, deviations, out, upper - lower)
         found, certified = space.best(acqf, margin)
         if len(out) and not certified:
@@ -491,10 +495,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return [decision_of(row).violated for row in account.decisions]
 
     def _call_if_violated(self) -> None:
-        """Call ``on_violation`` if more rows violate a limit than at the last call."""
+        """Call ``on_violation`` if more rows violate a limit than at the last look."""
+        if self.on_violation is None:
+            return
         num, before = self._violations().count(True), self._num_violating
         self._num_violating = num
-        if self.on_violation is not None and num > before:
+        if num > before:
             self.on_violation(self.last_safe())
 
 

@@ -2,9 +2,9 @@
 
     python -m tests.downstream.run [CLIENT ...] [-- ARGUMENTS OF PYTEST]
 
-Tests are those of the installed versions. Ax, Xopt and blop install theirs; those of optuna-integration
-are fetched from its repository, and BayBE's from its source distribution, into ``build/downstream``
-unless they are there. None is copied into this repository.
+Tests are those of the installed versions. Ax, Xopt and blop install theirs; those of
+optuna-integration are fetched from its repository, and BayBE's from its source distribution, into
+``build/downstream`` unless they are there. None is copied into this repository.
 """
 
 from __future__ import annotations

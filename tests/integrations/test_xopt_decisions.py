@@ -389,7 +389,8 @@ def test_contexts_stay_as_in_the_latest_row() -> None:
     X = new_xopt(variables, constraints={"loss": ["LESS_THAN", 9.0]})
     X.evaluator = Evaluator(function=in_context)
     X.data["t"] = X.generator.data["t"] = 0.1
-    X.step()
+    X.generator.suggest()
+    X.evaluate_data(X.generator.outstanding())
     (row,) = X.generator.decisions
     assert row["inputs"]["t"] == 0.1 and X.data["t"].iloc[-1] == 0.3
     assert X.generator.chance_constraint().num_observed == 1
