@@ -34,6 +34,7 @@ from botorch_calib.decisions.rows import (
     Limits,
     Row,
     Side,
+    decision_of,
     have_decided,
     in_turn,
     leave_traces,
@@ -195,6 +196,7 @@ class ChanceConstraint(DecisionAccount):
         least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
+        self._withdrawn: list[Row] = []
         # What the models were given before all decisions.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
@@ -551,6 +553,22 @@ class ChanceConstraint(DecisionAccount):
 
         return clear, True
 
+    def last_safe(self) -> Tensor | None:
+        """The latest point ``1 x d`` that has kept all limits, to go back to after a violation.
+
+        Decisions count, certified or not, and before them the models' first data; None if none of
+        all has been measured within the present limits. That a point kept its limits once is no
+        promise that it does so again: `recommend` says where that is likely.
+        """
+        inputs = raw_train_inputs(observed_process(self.model))
+        like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
+        now = {"certified": False, "limits": self.limits, "quantiles": self.limits}
+        for row in reversed([*self._first_rows, *self._rows]):
+            is_whole = row["outcomes"].keys() == self.limits.keys()
+            if is_whole and decision_of({**row, **now}).violated is False:
+                return like.new_tensor([row["point"]])
+        return None
+
     # ------------------------------------------------------------ decisions and their outcomes
 
     @in_turn
@@ -628,7 +646,7 @@ class ChanceConstraint(DecisionAccount):
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
-        rows = [*self._first_rows, *self._rows]
+        rows = [*self._first_rows, *self._rows, *self._withdrawn]
         fresh = self._data_of_no_row(rows)
         signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
         bounds = [{name: side for name, side in each if side} for each in signed]
@@ -665,6 +683,7 @@ class ChanceConstraint(DecisionAccount):
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # It may raise: nothing has changed yet.
         models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
+        self._restore([rows[match.row] for match in found if match.row is not None])
         self._record(decided)
         new = iter(decided)
         for match, outcomes, signs in zip(found, came, bounds, strict=True):
@@ -685,7 +704,8 @@ class ChanceConstraint(DecisionAccount):
         run must not be withdrawn, whatever came of it: without it the bound is void.
 
         Of several decisions about a point the latest is taken back, one for each row of ``X``.
-        Rounded points are found as in `observe`.
+        Rounded points are found as in `observe`. A decision is restored, with a warning, if
+        `observe` is given an outcome of its point after all.
 
         Raises:
             InputDataError: If no decision about a point is out, or one of its outcomes has come.
@@ -706,8 +726,25 @@ class ChanceConstraint(DecisionAccount):
                 )
             outcomes[row] = set()
             withdrawn.add(row)
+        self._withdrawn += [rows[j] for j in sorted(withdrawn)]
         rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
         self._accounts.clear()
+
+    def _restore(self, told: Sequence[Row]) -> None:
+        """Enter again those of the decisions with an outcome that were withdrawn."""
+        run = [row for row in self._withdrawn if any(row is each for each in told)]
+        if not run:
+            return
+        self._withdrawn[:] = [
+            row for row in self._withdrawn if all(row is not each for each in run)
+        ]
+        self._rows.extend(run)
+        warnings.warn(
+            f"{len(run)} of the outcomes are of points whose decisions had been withdrawn: they "
+            "count again. Withdraw only what was never run.",
+            CalibrationWarning,
+            stacklevel=level_of_caller(),
+        )
 
     def _decided_points(self, rows: list[Row], told: list[list[float]]) -> DecidedPoints:
         """The points of rows, to find those among them that are told."""

@@ -102,10 +102,14 @@ def matches(
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
-
-    def equal(j: int, name: str, y: float) -> bool:
-        own = outcomes[j].get(name)
-        return own is not None and abs(own - y) <= (data[name].rounding if j < num_first else 0.0)
+    values, rounding = {}, {}
+    for name in data:
+        own = [each.get(name) for each in outcomes]
+        values[name] = torch.tensor(
+            [torch.nan if y is None else y for y in own], dtype=torch.double
+        )
+        rounding[name] = torch.zeros_like(values[name])
+        rounding[name][:num_first] = data[name].rounding
 
     def same(j: int, name: str, i: int) -> bool:
         """Whether row ``j`` may have the outcome of point ``i``, rounded or as a stand-in."""
@@ -121,8 +125,10 @@ def matches(
         return bool(others) and all(same(j, name, i) for name in others)
 
     def is_telling(i: int) -> bool:
-        others = {*range(len(rows))}.difference(*near[i])
-        return any(not any(equal(j, n, y) for j in others) for n, y in came[i].items())
+        elsewhere = torch.ones(len(rows), dtype=torch.bool)
+        elsewhere[sum(near[i], [])] = False
+        apart = {name: (values[name] - y).abs() for name, y in came[i].items()}
+        return not all((elsewhere & (each <= rounding[name])).any() for name, each in apart.items())
 
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
         lacks = [{name for name, y in each.items() if y is None} for each in outcomes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
+from botorch_calib.optim.region import LinearConstraints
 
 # Rivals that a selection is corrected for, and draws of the objective at them.
 _RIVALS, _DRAWS = 500, 2000
@@ -47,6 +49,8 @@ class Recommendation(NamedTuple):
         lower: Lower end of the interval that holds it with that confidence.
         upper: Its upper end.
         better: Probability that it is better there than at the baseline; None without one.
+        note: Why a better point may have been missed, if one is in sight: which outcome's limits
+            stand in the way, and how good points are that are expected to keep them. Else empty.
     """
 
     candidate: Tensor
@@ -55,6 +59,7 @@ class Recommendation(NamedTuple):
     lower: float
     upper: float
     better: float | None
+    note: str
 
 
 def recommend(
@@ -67,6 +72,8 @@ def recommend(
     maximize: bool = True,
     raw_samples: int = 512,
     fixed_features_list: Sequence[Mapping[int, float]] | None = None,
+    inequality_constraints: LinearConstraints | None = None,
+    equality_constraints: LinearConstraints | None = None,
 ) -> Recommendation:
     r"""The point to stop at: the best mean of the objective among points that are safe themselves.
 
@@ -93,11 +100,14 @@ def recommend(
         baseline: The point ``1 x d`` that is used today, to compare with.
         maximize: Whether large values of the objective are good.
         raw_samples: Number of points sampled for the search.
-        fixed_features_list: As in `optimize_chance_constrained`.
+        fixed_features_list: As in `optimize_chance_constrained`, like the next two.
+        inequality_constraints: Linear constraints on the inputs.
+        equality_constraints: Linear equations.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         UnsupportedError: If the objective is no model, or has several values at each point.
+        InfeasibilityError: If no point meets the linear constraints.
 
     Warns:
         NotCertifiedWarning: If no point is safe with this confidence.
@@ -113,19 +123,55 @@ def recommend(
     if constraint is not None:
         check_instance("constraint", constraint, ChanceConstraint)
     margin = LeastMargin(constraint, confidence)
-    place = Place(bounds, choices, raw_samples=raw_samples, fixed_features_list=fixed_features_list)
+    linear = inequality_constraints, equality_constraints
+    place = Place(
+        bounds,
+        choices,
+        None,
+        *linear,
+        raw_samples=raw_samples,
+        fixed_features_list=fixed_features_list,
+    )
     candidate, certified = best_certified(acqf, margin, place)
+    sign = 1.0 if maximize else -1.0
+    with torch.no_grad(), repeated_points():
+        X = torch.cat([candidate, _rivals(acqf, margin, place)])
+        value, *ends, better = _stated(objective, X, baseline, confidence, sign)
+    best = ends[1] if maximize else ends[0]
+    note = _in_the_way(acqf, margin, place, sign * best if certified else -math.inf)
     if not certified:
         warnings.warn(
             f"No point is certified with a confidence of {confidence:g}: the one returned may "
-            "meet the limits, and nothing is stated of it. Measure more near the best points.",
+            f"meet the limits, and nothing is stated of it. {note}",
             NotCertifiedWarning,
             stacklevel=level_of_caller(),
         )
-    with torch.no_grad(), repeated_points():
-        X = torch.cat([candidate, _rivals(acqf, margin, place)])
-        stated = _stated(objective, X, baseline, confidence, 1.0 if maximize else -1.0)
-    return Recommendation(candidate, certified, *stated)
+    return Recommendation(candidate, certified, value, ends[0], ends[1], better, note)
+
+
+def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: float) -> str:
+    """What stands in the way of a value better than ``best``, if such a value is expected."""
+    constraint = margin.constraint
+    if constraint is None:
+        return ""
+    hopeful, is_expected = best_certified(acqf, LeastMargin(constraint, 0.5), place)
+    X = hopeful.unsqueeze(-2)
+    value = evaluated(acqf, X).item()
+    if value <= best:
+        return ""
+    with torch.no_grad():
+        margins = zip(
+            constraint.margins(X, margin.confidence), constraint.typical_deviations(), strict=True
+        )
+        each = [(distance / unit).item() for distance, unit in margins]
+    name = [*constraint.limits][each.index(min(each))]
+    if not is_expected:
+        return f"No point is even expected to keep the limits of {name!r}: check them, and `level`."
+    return (
+        "Points that are expected to keep all limits, but not known to, have a mean of up to "
+        f"{value if acqf.maximize else -value:.4g}: the limits of {name!r} stand in the way. "
+        "Measure there, or decide with an `expansion_share`."
+    )
 
 
 def _check_arguments(
@@ -162,7 +208,12 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
         if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
             inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
             X = torch.cat([known[inside].to(X), X])
-        X = torch.cat([region.placed(X) for region in place.regions()])
+        regions, X = place.regions(), X.unsqueeze(-2)
+        within = [region.placed(X) for region in regions]
+        if regions[0].linear or regions[0].equal:  # which may leave few of them
+            with manual_seed(0):
+                within += [region.sample(_RIVALS) for region in regions]
+        X = torch.cat(within).squeeze(-2)
     X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
     if not len(X):
         return X

@@ -72,7 +72,7 @@ class CalibrationAlarm:
     other: the mean of their factors takes their place, which has the mean 1 too.
 
     **Counts and rounded values.** ``F_x(y)`` is uniform for continuous outcomes alone: a true model
-    of Poisson counts raised the alarm in 19 % of runs. A uniform draw between ``P(outcome < y)``
+    of Poisson counts raised the alarm in 16 % of runs. A uniform draw between ``P(outcome < y)``
     and ``P(outcome <= y)`` is uniform for all: give `observe` both, or `watch` the ``grid``.
 
     The predictions have to be those that were made: tell the alarm before a model learns from the

@@ -59,7 +59,7 @@ def with_learned_spread(model: Any) -> Any:
         UnsupportedError: If the model is of another kind; or if it is too smooth, so that the noise
             would take up what it misses. It is taken for too smooth if 0.41 times its lengthscales
             make the data ``e^8`` times as likely, with the learned noise in both cases. In two
-            dimensions, lengthscales thrice too long were refused for 22, 82 and 98 % of functions
+            dimensions, lengthscales thrice too long were refused for 7, 73 and 98 % of functions
             with 20, 40 and 80 data (200 functions each), and right ones for none of 2,400.
 
     Example:

@@ -85,8 +85,44 @@ def test_discrete_columns_have_one_of_their_combinations(constrained: bool) -> N
 
 def test_without_a_safe_point_it_says_so() -> None:
     limit = ChanceConstraint(rising(), upper=-3.0)
-    with pytest.warns(NotCertifiedWarning, match="confidence of 0.95"):
+    with pytest.warns(NotCertifiedWarning, match="confidence of 0.95.*even expected .* of 'y'"):
         assert not recommend(rising(), limit, BOUNDS).certified
+
+
+def test_linear_constraints_on_the_inputs() -> None:
+    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    rising = process(X, X.sum(dim=-1, keepdim=True) / 2 - 0.5, noise=0.05, lengthscale=1.0)
+    limit, bounds = ChanceConstraint(rising, upper=0.2), BOUNDS.expand(2, 2)
+    columns, ones = torch.tensor([0, 1]), torch.ones(2, dtype=torch.double)
+    at_most = recommend(rising, limit, bounds, inequality_constraints=[(columns, -ones, -0.7)])
+    assert at_most.candidate.sum() == pytest.approx(0.7, abs=1e-4)
+    assert at_most.candidate.sum() <= 0.7 + 1e-6
+    equal = recommend(rising, limit, bounds, equality_constraints=[(columns, ones, 0.9)])
+    assert equal.candidate.sum() == pytest.approx(0.9, abs=1e-6) and equal.certified
+    assert equal.lower < equal.value < equal.upper  # where few samples meet the equation
+    with pytest.raises(InputDataError, match="`choices` excludes"):
+        recommend(rising, choices=X, inequality_constraints=[(columns, -ones, -0.7)])
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_it_notes_what_stands_in_the_way_of_better_points(maximize: bool) -> None:
+    sign = 1.0 if maximize else -1.0
+    X = GRID[:5]  # both outcomes are known up to 0.1 alone
+    objective = process(GRID, sign * (GRID - 0.5))
+    limits = {"heat": (None, 5.0), "load": (None, 1.0)}
+    outcomes = {"heat": process(X, 0 * X), "load": process(X, 0 * X, lengthscale=0.05)}
+    found = recommend(
+        objective, ChanceConstraint(outcomes, limits=limits), BOUNDS, maximize=maximize
+    )
+    assert found.certified and found.candidate < 0.5
+    best = objective.posterior(GRID[-1:]).mean.item()
+    assert found.note.startswith("Points that are expected to keep all limits")
+    assert f"up to {best:.4g}: the limits of 'load'" in found.note
+    known = {name: process(GRID, 0 * GRID) for name in limits}
+    assert not recommend(
+        objective, ChanceConstraint(known, limits=limits), BOUNDS, maximize=maximize
+    ).note
+    assert not recommend(objective, bounds=BOUNDS, maximize=maximize).note
 
 
 def test_without_constraints_it_is_the_best_mean() -> None:

@@ -207,6 +207,35 @@ def test_decisions_that_were_never_run_are_withdrawn() -> None:
     assert outcomes(tested) == [Y[10].item()]
 
 
+def test_a_withdrawn_decision_that_was_run_counts_again() -> None:
+    X, Y = data(20)
+    tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE)
+    tested.decide(X[10:11])
+    tested.withdraw(X[10:11])
+    tested.observe(X[11:12], Y[11:12])
+    assert tested.num_decisions == 1
+    with pytest.warns(CalibrationWarning, match="^1 of the outcomes .* had been withdrawn"):
+        tested.observe(X[10:11].float().double(), Y[10:11] + 100.0)  # rounded
+    assert outcomes(tested) == [Y[11].item(), Y[10].item() + 100.0] and tested.num_violations == 1
+    with pytest.raises(InputDataError, match="no decision that can be withdrawn"):
+        tested.withdraw(X[10:11])
+
+
+def test_the_last_safe_point_is_the_latest_that_kept_all_limits() -> None:
+    X, Y = data(20)
+    gp = fitted(X[:10], Y[:10])
+    tested = ChanceConstraint(gp, **WIDE)
+    assert_close(tested.last_safe(), X[9:10])
+    tested.decide(X[10:12])
+    tested.observe(X[11:12], Y[11:12])
+    assert_close(tested.last_safe(), X[11:12])
+    tested.observe(X[10:11], Y[10:11])  # which was decided about earlier
+    tested.observe(X[12:13], Y[12:13] + 100.0)
+    tested.observe(X[13:14], Y[13:14], beyond=torch.ones_like(Y[13:14]))  # maybe above the limit
+    assert_close(tested.last_safe(), X[11:12])
+    assert ChanceConstraint(gp, upper=-100.0, rows=()).last_safe() is None
+
+
 def test_a_decision_with_an_outcome_is_not_withdrawn() -> None:
     gps = {"a": make_gp(), "b": make_gp(num=9)}
     tested = ChanceConstraint(gps, limits={"a": (None, 9.0), "b": (None, 9.0)}, rows=())
