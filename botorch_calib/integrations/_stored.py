@@ -2,14 +2,20 @@
 
 A client makes its models anew for each trial, perhaps in another process. It makes the chance
 constraint from the stored rows and the outcomes in its own data. Where trials are lines of a table,
-a row also holds its ``"inputs"`` by name, and ``"after"``, the number of lines at the time.
+a row also holds its ``"inputs"`` by name, and ``"after"``, the number of lines at the time; or its
+`ID`, which the table has as well, and ``"earlier"``, the number of lines about its point at the
+time. A row that was ``"withdrawn"`` counts only if there is a line of it all the same.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -36,6 +42,10 @@ Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 KEY = "chance_constraints"
 #: Ends the name of a column that says on which side of its bound an outcome is, see `account_of`.
 BEYOND = "_beyond"
+#: The name of ids, as of gest-api.
+ID = "_id"
+# Seconds to wait for another process that takes a decision.
+_TIMEOUT = 60.0
 # Clients take infinite values, rows and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
 #: Types of options that can be stored, alone and in lists.
@@ -166,40 +176,117 @@ def decide_in_turn(
 
 
 def trials_in_table(
-    decisions: Iterable[Mapping[str, Any]], inputs: pd.DataFrame, outcomes: pd.DataFrame
+    decisions: Iterable[Mapping[str, Any]],
+    inputs: pd.DataFrame,
+    outcomes: pd.DataFrame,
+    ids: Iterable[object] = (),
 ) -> list[tuple[Row, dict[str, float]]]:
-    """Rows of decisions, and what came of each: the first of the nearest lines of a table.
+    """Rows of decisions, and what came of each, in a line with its id or at its point.
 
-    Decisions find equal lines first, and then lines that were rounded.
+    Of several lines with an id the first counts of those that say most. Decisions without such a
+    line find equal points first, and then points that were rounded, the first of the nearest.
     """
-    X = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double)
-    is_free = torch.ones(len(X), dtype=torch.bool)
-    spread = X.amax(dim=0) - X.amin(dim=0) if len(X) else X.new_zeros(X.shape[-1])
+    known, is_free = outcomes.notna().sum(axis=1), torch.ones(len(inputs), dtype=torch.bool)
     trials: list[tuple[Row, dict[str, float]]] = []
+    lines: dict[object, list[int]] = {}
+    for line, own in enumerate(ids):
+        lines.setdefault(own, []).append(line)
     for decision in decisions:
-        named = decision["inputs"]
+        named, came = decision["inputs"], {}
         if named.keys() != {*inputs}:
             raise InputDataError(
                 f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them."
             )
-        trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, {}))
+        if (own := decision.get(ID)) in lines:
+            came = outcomes.iloc[max(lines[own], key=known.iloc.__getitem__)].to_dict()
+            is_free[lines[own]] = False
+        trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, came))
     for precision in range(2):
-        for row, came in trials:
-            point = X.new_tensor(row["point"])
-            distance = (X - point).abs()
-            limit = tolerances(point, X, spread)[precision]
-            near = (distance <= limit).all(dim=-1) & is_free
-            near[: row["after"]] = False
-            if near.any() and not came:
-                line = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
+        for row, came in trials if is_free.any() else []:
+            if came or row.get("withdrawn"):
+                continue
+            near, distance = _near(row["point"], inputs, precision)
+            near[: row.get("after", 0)] = False
+            near[near.nonzero()[: row.get("earlier", 0)]] = False
+            near &= is_free
+            if near.any():
+                line = int(torch.where(near, distance, torch.inf).argmin())
                 came.update(outcomes.iloc[line].to_dict())
                 is_free[line] = False
     for row, came in trials:
-        row["beyond"] = {}
-        for key, side in came.items():
-            if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
-                continue
-            if side not in (1.0, -1.0):
-                raise InputDataError(f"Column `{key}` must hold 1, -1, 0 or nothing, got {side!r}.")
-            row["beyond"][key.removesuffix(BEYOND)] = side
-    return trials
+        row["beyond"] = sides_of(came)
+    return [(row, came) for row, came in trials if came or not row.get("withdrawn")]
+
+
+def num_near(point: list[float], inputs: pd.DataFrame) -> int:
+    """How many lines of a table are about a point, up to rounding."""
+    return int(_near(point, inputs, precision=1)[0].sum())
+
+
+def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
+    """Which lines are near a point, and how far each one is."""
+    X = torch.tensor(inputs.to_numpy(dtype=float).copy())
+    at, whole = X.new_tensor(point), X[X.isfinite().all(dim=-1)]
+    spread = whole.amax(dim=0) - whole.amin(dim=0) if len(whole) else torch.zeros_like(at)
+    distance = (X - at).abs()
+    return (distance <= tolerances(at, X, spread)[precision]).all(dim=-1), distance.amax(dim=-1)
+
+
+def sides_of(came: Mapping[str, float]) -> dict[str, float]:
+    """On which side of its bound each outcome of a line is that is known only to be beyond it."""
+    sides = {}
+    for key, side in came.items():
+        if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
+            continue
+        if side not in (1.0, -1.0):
+            raise InputDataError(f"Column `{key}` must hold 1, -1, 0 or nothing, got {side!r}.")
+        sides[key.removesuffix(BEYOND)] = side
+    return sides
+
+
+@contextmanager
+def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
+    """All decisions, with those that a file holds; at the end the file holds what they are then.
+
+    They are on the disk, unless the block raises. Other processes wait meanwhile, and find them.
+    The ``file`` is one of SQLite, which drops what a process was writing when it was killed.
+    """
+    if file is None:
+        yield [*decisions]
+        return
+    with _opened(file) as database, database:  # which commits, or rolls back
+        database.execute("PRAGMA synchronous = EXTRA")
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("CREATE TABLE IF NOT EXISTS decisions (id PRIMARY KEY, row)")
+        merged = _merged(database, decisions)
+        yield merged
+        change = "ON CONFLICT (id) DO UPDATE SET row = excluded.row"
+        rows = [(row[ID], json.dumps(row)) for row in merged]
+        database.executemany(f"INSERT INTO decisions VALUES (?, ?) {change}", rows)
+
+
+def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
+    """All decisions, with those that a file holds, if there is one."""
+    # An empty file is left by a process that was killed when it made the file.
+    if file is None or not Path(file).exists() or not Path(file).stat().st_size:
+        return [*decisions]
+    with _opened(file) as database:
+        return _merged(database, decisions)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(file, _TIMEOUT, isolation_level=None)) as database:
+            yield database
+    except sqlite3.Error as error:
+        raise InputDataError(
+            f"`books`, {file}, cannot be used ({error}): name a file of decisions, or a new one in "
+            "a folder that can be written to."
+        ) from error
+
+
+def _merged(database: sqlite3.Connection, decisions: Iterable[Row]) -> list[Row]:
+    stored = dict(database.execute("SELECT id, row FROM decisions ORDER BY rowid"))
+    others = [row for row in decisions if row[ID] not in stored]
+    return [*others, *map(json.loads, stored.values())]

@@ -10,40 +10,47 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 try:
+    import yaml
+    from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
+    from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
     from xopt import Xopt
+    from xopt.generators import generators
+    from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
+    from xopt.generators.bayesian.models.standard import StandardModelConstructor
+    from xopt.pydantic import remove_none_values
 except ImportError as error:
     raise ImportError(
-        "botorch_calib.integrations.xopt needs Xopt: pip install botorch_calib[xopt]"
+        "botorch_calib.integrations.xopt needs Xopt 3.2 or a later one that has what it imports "
+        f"({error}): pip install botorch_calib[xopt]"
     ) from error
 import pandas as pd
 import torch
-import yaml
-from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.acquisition import AcquisitionFunction, PosteriorMean, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model, ModelList
-from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
 from gpytorch import Module
-from pydantic import Field, field_serializer, field_validator, model_validator
 from torch import Tensor
-from xopt.generators import generators
-from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
-from xopt.generators.bayesian.models.standard import StandardModelConstructor
-from xopt.pydantic import remove_none_values
 
 from botorch_calib._validation import check_one_of, check_open_unit, check_positive
 from botorch_calib.asynchronous.designs import with_features
-from botorch_calib.decisions import ChanceConstraint
+from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
-from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    Place,
+    best_certified,
+    known_points,
+)
+from botorch_calib.decisions.rows import DecisionAccount, decision_of
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
@@ -54,6 +61,10 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores them.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
+# Begins our ids: other programs have ids of their own, and a table must not read ours as numbers.
+_OURS = "decision-"
+# How far candidates keep from those that are out, in shares of the bounds' width.
+_APART = 0.01
 
 
 class CalibratedModelConstructor(StandardModelConstructor):
@@ -122,12 +133,19 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     Each is the best one by the upper confidence bound of the objective among the points that
     a `ChanceConstraint` certifies, on the models of ``gp_constructor``. The generator has the
     fields of Xopt's Bayesian generators and the following; all are given by name. Trust regions,
-    largest travel distances, fixed features and discrete variables hold as in these.
+    largest travel distances, fixed features and discrete variables hold as in these; contextual
+    variables are expected to stay as in the latest row. Candidates keep apart from those that are
+    out, which have their expected values.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified candidates violate a
-    constraint, see `ChanceConstraint`. Xopt writes ``decisions`` to its files. A certified
-    candidate counts as a violation until the data have a row with its inputs. Evaluate some 8
-    points for each variable first.
+    constraint, see `ChanceConstraint`. A certified candidate counts as a violation until the data
+    have a row with its ``"_id"``, whatever settings were read back, or else one with its inputs;
+    `withdraw` takes back candidates that were never run. Evaluate some 8 points for each variable
+    first.
+
+    Xopt writes ``decisions`` to its files after an evaluation. With ``books``, each decision is on
+    the disk before the candidate is handed out. Processes that share a file wait for each other,
+    and candidates of another one are out until their rows are added.
 
     An evaluation that knows only that an outcome is above a bound returns the bound, and 1 by the
     name of the outcome and ``_beyond``, -1 if it is below: see `ChanceConstraint.observe`.
@@ -141,12 +159,17 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: As in `optimize_chance_constrained`.
         decisions: Those taken so far.
+        books: Path of a file for the decisions, which the first one makes.
+        on_violation: Called with `last_safe` once new data violate a constraint; not stored.
 
     Raises:
-        InputDataError: If a field is out of its range, or ``vocs`` has no constraint.
+        InputDataError: If a field is out of its range, ``vocs`` has no constraint or not one
+            objective, or ``books`` cannot be read or written.
+        ValueError: If new data have ids of decisions that are not among those taken.
 
     Warns:
-        CalibrationWarning: If decisions are of another level or other constraints.
+        CalibrationWarning: If decisions are of another level or other constraints; if data have
+            ids, and no decision was taken; if rows without ids are those of no candidate.
         NotCertifiedWarning: If a candidate is not certified.
 
     Example:
@@ -161,7 +184,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     supports_batch_generation: bool = True
     supports_single_objective: bool = True
     supports_constraints: bool = True
-    supports_contextual_variables: bool = False
+    returns_id: ClassVar[bool] = True
     level: float = Field(0.9, description="probability of meeting all constraints")
     budget: float = Field(SIZE, description="violations beyond the stated share")
     max_half_widths: dict[str, float] = Field({}, description="largest half-widths by output")
@@ -169,6 +192,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     raw_samples: int = Field(512, description="number of points sampled for the search")
     num_restarts: int = Field(4, description="number of points from which it climbs")
     decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
+    books: str | None = Field(None, description="file of the decisions")
+    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(
+        None, description="called with the last safe setting", exclude=True
+    )
+    _num_violating: int = PrivateAttr(0)
 
     @field_serializer("decisions")
     def _as_json(self, decisions: list[dict[str, Any]]) -> list[str]:
@@ -183,13 +211,126 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _check(self) -> Self:
         check_open_unit("level", self.level)
         check_positive("budget", self.budget, allow_inf=True)
-        if not self.vocs.constraint_names:
-            raise InputDataError("`vocs` must have at least one constraint.")
+        if not self.vocs.constraint_names or len(self.vocs.objectives) != 1:
+            raise InputDataError("`vocs` must have at least one constraint, and one objective.")
         for name, width in self.max_half_widths.items():
             check_positive(f"max_half_widths[{name!r}]", width)
             if name not in self.model_output_names:
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
         return self
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Read the books."""
+        super().model_post_init(context)
+        self.decisions = stored.with_books(self.books, self.decisions)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A copy, as Xopt makes one, that calls the same ``on_violation``, not a copy of it."""
+        return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
+
+    def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
+        """Xopt's `generate`; a single candidate by default."""
+        return self.generate(1 if num_points is None else num_points)
+
+    def generate(self, n_candidates: int) -> list[dict[Any, Any]]:
+        """Xopt's, with the id of the decision about each candidate as its ``"_id"``."""
+        self._call_if_violated()
+        candidates = super().generate(n_candidates)
+        # The last ones, after points that Xopt interpolates.
+        decided = self.decisions[-n_candidates:]
+        for candidate, row in zip(candidates[-n_candidates:], decided, strict=True):
+            candidate[stored.ID] = row[stored.ID]
+        return candidates
+
+    def add_data(self, new_data: pd.DataFrame) -> None:
+        """Xopt's, which looks for the decisions that the rows belong to."""
+        ids = new_data[stored.ID] if stored.ID in new_data else new_data.index
+        ours = [each for each in ids if str(each).startswith(_OURS)]
+        self._check_known({*ours})
+        before = sum(row["certified"] for row in self._out())
+        super().add_data(new_data)
+        is_own = before == 0 or before > sum(row["certified"] for row in self._out())
+        if not is_own and len(ours) < len(new_data):
+            warnings.warn(
+                f"The new rows belong to none of the {before} certified candidates that are out, "
+                f"which count as violations: a row needs the `{stored.ID}` that `generate` gave "
+                "its candidate, or the same inputs. `withdraw` candidates that were never run.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+        self._call_if_violated()
+
+    def outstanding(self) -> list[dict[str, Any]]:
+        """The candidates of which nothing is known, as `generate` gave them, to be run yet."""
+        names = {*self.model_input_names} - {*self.contextual_variables}
+        rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
+        return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
+
+    def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
+        """Take back candidates that were never run: the bound then holds for the others.
+
+        Args:
+            candidates: What `generate` gave, or the ids. One that is run after all counts again.
+
+        Raises:
+            InputDataError: If one of them is not out.
+        """
+        given: Any = candidates
+        if isinstance(candidates, pd.DataFrame):
+            given = candidates.to_dict("records")
+        ids = [each if isinstance(each, str) else each.get(stored.ID) for each in given]
+        if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
+            raise InputDataError(
+                f"`candidates` have ids that are not out, {unknown}: give those of `outstanding`. "
+                "With any outcome a candidate was run, and counts."
+            )
+        with stored.in_books(self.books, self.decisions) as decisions:
+            for row in decisions:
+                row |= {"withdrawn": True} if row[stored.ID] in ids else {}
+        self.decisions = decisions
+
+    def last_safe(self) -> dict[str, Any] | None:
+        """The variables of the latest row that was measured within all limits, None without one."""
+        safe = [i for i, violates in enumerate(self._violations()) if violates is False]
+        return dict(self.data[self.vocs.variable_names].iloc[safe[-1]]) if safe else None
+
+    def recommendation(
+        self, confidence: float = 0.95, baseline: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, float], Recommendation]:
+        """The setting to stop at, and what can be said of it, see `recommend`.
+
+        ``get_optimum`` and the best row of the data prefer what was lucky. Here models of all data
+        judge settings all over ``vocs``; fixed features, and contexts of the latest row, hold.
+
+        Args:
+            confidence: Confidence of each statement, in (0, 1).
+            baseline: A setting to compare with.
+
+        Warns:
+            NotCertifiedWarning: If no setting is safe with this confidence.
+        """
+        model, names = self.train_model(update_internal=False), self.model_input_names
+        constraint, (objective, maximize) = self.chance_constraint(model), self._objective(model)
+        space = self._space(self._get_torch_bounds())
+        place, choices, at = space.place, None, None
+        if space.values:
+            margin = LeastMargin(constraint, check_open_unit("confidence", confidence))
+            best, _ = space.best(PosteriorMean(objective, maximize=maximize), margin)
+            choices = torch.cat([best, space.points(known_points(margin, space.region))])
+        if baseline is not None:
+            at = torch.tensor([[baseline[name] for name in names]], dtype=torch.double)
+        stated = recommend(
+            objective,
+            constraint,
+            bounds=place.bounds if choices is None else None,
+            choices=choices,
+            confidence=confidence,
+            baseline=at,
+            maximize=maximize,
+            raw_samples=self.raw_samples,
+            fixed_features_list=[place.fixed_features] if place.fixed_features else None,
+        )
+        return dict(zip(names, stated.candidate.squeeze(0).tolist(), strict=True)), stated
 
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
         """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
@@ -216,20 +357,29 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         names, (objective, maximize) = self.model_input_names, self._objective(model)
-        decided_in_turn = stored.decide_in_turn(
-            partial(self._best, model),
-            self.chance_constraint(model),
-            objective,
-            self._get_optimization_bounds().new_zeros(0, len(names)),
-            self.beta,
-            maximize,
-            names,
-            len(self.data),
-        )
-        chosen = list(islice(decided_in_turn, n_candidates))
-        self.decisions = [*self.decisions, *(row for _, row in chosen)]  # none if it fails
+        space, inputs = self._space(self._get_optimization_bounds()), self.data[names]
+        with stored.in_books(self.books, self.decisions) as decisions:  # none if it fails
+            self.decisions = decisions
+            out = torch.tensor([row["point"] for row in self._out()]).view(-1, len(names))
+            pending = [out.to(space.place.bounds)]
+            decided_in_turn = stored.decide_in_turn(
+                partial(self._best, model, space, pending),
+                self.chance_constraint(model),
+                objective,
+                pending[0],
+                self.beta,
+                maximize,
+                names,
+                len(self.data),
+            )
+            for point, row in islice(decided_in_turn, n_candidates):
+                pending.append(point)
+                del row["after"]  # the number of lines, of which users remove some
+                own = {stored.ID: _OURS + uuid4().hex[:16]}
+                decisions.append({**row, **own, "earlier": stored.num_near(row["point"], inputs)})
+        self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
-        return torch.cat([point for point, _ in chosen])[:, columns]
+        return torch.cat(pending[1:])[:, columns]
 
     def _get_acquisition(self, model: Module) -> AcquisitionFunction:
         objective, maximize = self._objective(model)
@@ -241,31 +391,58 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return self._model_of(model, name), isinstance(objective, MaximizeObjective)
 
     def _best(
-        self, model: Module, acqf: AcquisitionFunction, constraint: ChanceConstraint
+        self,
+        model: Module,
+        space: MixedSpace,
+        pending: list[Tensor],
+        acqf: AcquisitionFunction,
+        constraint: ChanceConstraint,
     ) -> tuple[Tensor, bool]:
         """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
-        score, names = NormalDist().inv_cdf(0.5 * (1.0 + self.level)), self.model_input_names
+        score = NormalDist().inv_cdf(0.5 * (1.0 + self.level))
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
-        margin = _WithinDeviations(constraint, deviations)
-        free = self._get_optimization_bounds()
-        bounds = free.new_zeros(2, len(names))
+        (lower, upper), out = space.region.bounds, torch.cat(pending)
+        margin = _Allowed(constraint, deviations, out, upper - lower)
+        found, certified = space.best(acqf, margin)
+        if len(out) and not certified:
+            return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
+        if len(out) and not space.values:  # the search may end at a kink, as of the distances
+            steps = 2.0 * _APART * (upper - lower) * torch.randn(self.raw_samples, len(lower))
+            choices = torch.cat([found, (found + steps).clamp(lower, upper)])
+            return best_certified(acqf, margin, Place(None, choices))
+        return found, certified
+
+    def _space(self, free: Tensor) -> MixedSpace:
+        """The model's inputs, those of candidates within these bounds, and others as they are."""
+        names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
+        bounds = free.new_zeros(2, len(names))
         bounds[:, columns] = free
-        fixed = {names.index(name): value for name, value in (self.fixed_features or {}).items()}
+        held = {**(self.fixed_features or {})}
+        held |= {name: float(self.data[name].iloc[-1]) for name in self.contextual_variables}
+        fixed = {names.index(name): value for name, value in held.items()}
         bounds = with_features(bounds, fixed)
         discrete = self._get_active_discrete_variable_values()
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
         for column, of_variable in values.items():  # some of which a trust region may exclude
             bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
         place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
-        return MixedSpace(place, values).best(acqf, margin)
+        return MixedSpace(place, values)
 
     def _model_of(self, model: Module, name: str) -> Model:
         assert isinstance(model, ModelList)
         return model.models[self.model_output_names.index(name)]
 
     def _account(self) -> DecisionAccount:
+        account = stored.account_of(self._limits(), self.level, self.budget, self._trials())
+        account.remedy = (
+            f"add their rows to the data, with the `{stored.ID}` that `generate` gave, and "
+            "`generator.withdraw(...)` those of `generator.outstanding()` that were never run"
+        )
+        return account
+
+    def _limits(self) -> dict[str, Sequence[float | None]]:
         limits: dict[str, Sequence[float | None]] = {}
         for name, constraint in self.vocs.constraints.items():
             if isinstance(constraint, LessThanConstraint):
@@ -274,34 +451,96 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.value, None
             else:
                 limits[name] = constraint.range
-        told = [each for each in self.data if str(each).removesuffix(stored.BEYOND) in limits]
-        inputs, outcomes = self.data[self.model_input_names], self.data[told]
-        trials = stored.trials_in_table(self.decisions, inputs, outcomes)
-        return stored.account_of(limits, self.level, self.budget, trials)
+        return limits
+
+    def _trials(self) -> list[tuple[dict[str, Any], dict[str, float]]]:
+        """Rows of decisions, and what came of each."""
+        inputs, ids = self._table(self.model_input_names), self._table([stored.ID])[stored.ID]
+        return stored.trials_in_table(self.decisions, inputs, self._outcomes(), ids)
+
+    def _outcomes(self) -> pd.DataFrame:
+        names = self.vocs.constraint_names
+        return self._table([*names, *(name + stored.BEYOND for name in names)])
+
+    def _table(self, columns: list[str]) -> pd.DataFrame:
+        return (pd.DataFrame() if self.data is None else self.data).reindex(columns=columns)
+
+    def _out(self) -> list[dict[str, Any]]:
+        """Rows of decisions about candidates of which nothing is known."""
+        names = self.vocs.constraint_names
+        trials = self._trials()
+        return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
+
+    def _check_known(self, ids: set[str]) -> None:
+        """Raise or warn if these are ids of decisions that are not known."""
+        if not ids <= {row[stored.ID] for row in self.decisions}:
+            self.decisions = stored.with_books(self.books, self.decisions)
+        if unknown := ids - {row[stored.ID] for row in self.decisions}:
+            message = (
+                f"{len(unknown)} rows have the `{stored.ID}` of decisions that this generator does "
+                "not know, so the count of violations starts without them. Load the file that Xopt "
+                f"wrote, give the `books`, or leave the column `{stored.ID}` out."
+            )
+            if self.decisions:
+                raise ValueError(message)
+            warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
+
+    def _violations(self) -> list[bool | None]:
+        """Whether each row violates a limit, None where that is not known."""
+        limits, lines = self._limits(), self._outcomes().to_dict("records")
+        statement = {"limits": limits, "quantiles": limits, "level": self.level, "certified": False}
+        rows = [{**statement, "point": [], "beyond": stored.sides_of(line)} for line in lines]
+        trials = zip(rows, lines, strict=True)
+        account = stored.account_of(limits, self.level, self.budget, trials)
+        return [decision_of(row).violated for row in account.decisions]
+
+    def _call_if_violated(self) -> None:
+        """Call ``on_violation`` if more rows violate a limit than at the last look."""
+        if self.on_violation is None:
+            return
+        num, before = self._violations().count(True), self._num_violating
+        self._num_violating = num
+        if num > before:
+            self.on_violation(self.last_safe())
 
 
-class _WithinDeviations(LeastMargin):
-    """The least margin, negative where a model's noise-free value deviates by more than it may."""
+class _Allowed(LeastMargin):
+    """The least margin, negative where a noise-free value deviates by more than it may.
 
-    def __init__(self, constraint: ChanceConstraint, deviations: list[tuple[Any, float]]) -> None:
+    It is also negative close to points ``n x d`` that are pending: noise apart, the same outcomes
+    would come twice. Distances are relative to ``width``.
+    """
+
+    def __init__(
+        self,
+        constraint: ChanceConstraint,
+        deviations: list[tuple[Any, float]],
+        pending: Tensor,
+        width: Tensor,
+    ) -> None:
         super().__init__(constraint)
-        self.deviations = deviations
+        self.deviations, self.pending, self.width = deviations, pending, width
 
     def forward(self, X: Tensor) -> Tensor:
         margin = super().forward(X)
         for model, largest in self.deviations:
             deviation = mean_and_deviation(model, X)[1].squeeze(-1).squeeze(-1)
             margin = torch.minimum(margin, 1.0 - deviation / largest)
+        for point in self.pending:
+            free = self.width > 0.0
+            apart = ((X - point)[..., free] / self.width[free]).norm(dim=-1).squeeze(-1)
+            margin = torch.minimum(margin, apart / _APART - 1.0)
         return margin
 
 
 def load_xopt(file: str | Path) -> Xopt:
     """Load what ``Xopt.dump`` has written, also with the classes of this package.
 
-    ``Xopt.from_file`` knows Xopt's own model constructors alone.
+    ``Xopt.from_file`` knows Xopt's own model constructors alone. A `ChanceConstrainedGenerator`
+    without ``books`` gets ``FILE.decisions``, next to the file.
 
     Warns:
-        CalibrationWarning: If a `ChanceConstrainedGenerator` has data and no decisions in its file.
+        CalibrationWarning: If the data have ids of decisions, and the generator knows none.
 
     Example:
         >>> generator = ChanceConstrainedGenerator(vocs=vocs)
@@ -311,13 +550,8 @@ def load_xopt(file: str | Path) -> Xopt:
     """
     config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
     generator = config["generator"]
-    decides = generator["name"] == GENERATOR
-    if decides and config.get("data") and not generator.get("decisions"):
-        warnings.warn(
-            "The file holds data and no decisions: the count of violations starts at 0.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
+    if generator["name"] == GENERATOR:
+        generator.setdefault("books", f"{file}.decisions")
     constructor = generator.get("gp_constructor")
     if constructor is not None and constructor["name"] == CONSTRUCTOR:
         generator["gp_constructor"] = CalibratedModelConstructor(**constructor)

@@ -12,6 +12,7 @@ from botorch.models.model import Model
 from botorch.settings import propagate_grads
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
 from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
@@ -64,6 +65,8 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if isinstance(likelihood, SparseOutlierGaussianLikelihood):
         # It would forget the others' variances, too, when a factor is next computed.
         raise NotImplementedError("its likelihood has learned a noise variance of each observation")
+    if isinstance(getattr(likelihood, "noise_covar", None), HeteroskedasticNoise):
+        return _with_data_added(model, X, Y)
     keeps_graph = X.requires_grad or Y.requires_grad
     keep_in_step(model)
     # BoTorch's exact GPs can be conditioned only once they have been evaluated.
@@ -103,6 +106,20 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if update is not None and update.factor is not None:
         remember_factor(conditioned, *update.factor)
     return conditioned
+
+
+def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
+    """A twin that has more data, of a model whose noise another one predicts anywhere."""
+    model.eval()  # its inputs are transformed ones then
+    twin = copy(model)
+    twin._modules = dict(model._modules)
+    inputs = torch.cat([*model.train_inputs, model.transform_inputs(X)])
+    if hasattr(model, "outcome_transform"):
+        Y, _ = model.outcome_transform(Y, **inputs_of_transform(model, X))
+    twin.set_train_data(inputs, torch.cat([model.train_targets, Y.squeeze(-1)]), strict=False)
+    if hasattr(model, "_original_train_inputs"):
+        twin._original_train_inputs = torch.cat([model._original_train_inputs, X])
+    return twin
 
 
 def _drop_graph_of_parameters(model: Any) -> None:

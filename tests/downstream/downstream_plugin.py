@@ -110,6 +110,7 @@ SUBSTITUTES: dict[str, Callable[[], None]] = {
     "ax": substitute_in_ax,
     "optuna": substitute_in_optuna,
     "xopt": substitute_in_xopt,
+    "blop": substitute_in_xopt,
     "baybe": substitute_in_baybe,
 }
 

@@ -2,9 +2,9 @@
 
     python -m tests.downstream.run [CLIENT ...] [-- ARGUMENTS OF PYTEST]
 
-Tests are those of the installed versions. Ax and Xopt install theirs; those of optuna-integration
-are fetched from its repository, and BayBE's from its source distribution, into ``build/downstream``
-unless they are there. None is copied into this repository.
+Tests are those of the installed versions. Ax, Xopt and blop install theirs; those of
+optuna-integration are fetched from its repository, and BayBE's from its source distribution, into
+``build/downstream`` unless they are there. None is copied into this repository.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def suite(client: str) -> tuple[Path, list[str]]:
     if client == "xopt":
         names = ("upper_confidence_bound", "expected_improvement", "mobo", "bayesian_generator")
         return installed("xopt"), [f"xopt/tests/generators/bayesian/test_{n}.py" for n in names]
+    if client == "blop":
+        return installed("blop"), ["blop/tests/xopt", str(HERE / "blop_optimizers.py")]
     if client == "optuna":
         folder = from_repository("optuna/optuna-integration", "optuna-integration")
         own = str(HERE / "optuna_samplers.py")  # which Optuna's test cases test
@@ -78,7 +80,7 @@ def main(arguments: list[str]) -> int:
     place = arguments.index("--") if "--" in arguments else len(arguments)
     clients, options = arguments[:place], arguments[place + 1 :]
     failed = False
-    for client in clients or ["ax", "optuna", "xopt", "baybe"]:
+    for client in clients or ["ax", "optuna", "xopt", "blop", "baybe"]:
         folder, files = suite(client)
         print(f"== {client}", flush=True)
         command = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini")]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -17,6 +18,7 @@ pytest.importorskip("xopt")
 
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
+from gest_api.vocs import ContextualVariable
 from xopt import VOCS, Evaluator, Xopt
 from xopt.generators.bayesian.models.standard import StandardModelConstructor
 
@@ -162,7 +164,7 @@ def test_several_limits_fixed_features_and_travel_distances() -> None:
     assert constraint.limits == {"loss": (-2.0, 0.5), "room": (0.05, None)}
     (row,) = X.generator.decisions
     assert row["inputs"] == pytest.approx({name: X.data[name].iloc[-1] for name in "ab"})
-    assert row["point"] == [*row["inputs"].values()] and row["after"] == len(X.data) - 1
+    assert row["point"] == [*row["inputs"].values()] and row["earlier"] == 0
 
 
 def test_half_widths_are_bounded() -> None:
@@ -213,8 +215,8 @@ def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
     for point in ([0.2, 0.2], [0.9, 0.9]):
         (row,) = X.generator.chance_constraint().decide(torch.tensor([point]))
         inputs = dict(zip("ab", point, strict=True))
-        X.generator.decisions += [{**row, "inputs": inputs, "after": len(X.data)}]
-        X.evaluate_data(inputs)
+        X.generator.decisions += [{**row, "inputs": inputs, "_id": f"decision-{point[0]}"}]
+        X.evaluate_data(X.generator.outstanding())
     X.dump(str(tmp_path / "run.yaml"))
     known = torch.tensor(X.data["loss"].to_numpy())
     beyond = torch.tensor(X.data["loss_beyond"].to_numpy() == 1)
@@ -232,15 +234,203 @@ def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
 
 def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:
     X = new_xopt()
+    X.step()
     file = tmp_path / "run.yaml"
     X.dump(str(file))
     config = yaml.safe_load(file.read_text())
     del config["generator"]["decisions"]
     file.write_text(yaml.dump(config))
-    with pytest.warns(CalibrationWarning, match="no decisions"):
+    with pytest.warns(CalibrationWarning, match="1 rows have the `_id`"):
         loaded = load_xopt(file)
     constraint = loaded.generator.chance_constraint()
     assert constraint.num_decisions == 0
+
+
+def books_of(X: Xopt) -> tuple[Any, ...]:
+    constraint = X.generator.chance_constraint()
+    return constraint.account, [row["outcomes"] for row in constraint.decisions]
+
+
+class TestIdentity:
+    """Decisions keep their outcomes, whatever becomes of the rows."""
+
+    def test_rows_that_are_removed_sorted_offset_and_read_from_a_table(
+        self, tmp_path: Path
+    ) -> None:
+        X = new_xopt()
+        for _ in range(3):
+            X.evaluate_data(X.generator.suggest(2))
+        account, outcomes = books_of(X)
+        assert account.num_certified > 0 and None not in [row["loss"] for row in outcomes]
+        X.remove_data([0, 3, 7])
+        assert books_of(X) == (account, outcomes)
+        X.generator.data = X.data.sort_values("loss", ignore_index=True)
+        assert books_of(X) == (account, outcomes)
+        X.generator.data = X.data.assign(a=X.data["a"] + 0.003, b=X.data["b"].round(2))
+        assert books_of(X) == (account, outcomes)
+        X.data.to_csv(tmp_path / "data.csv")
+        config = X.generator.model_dump() | {"model": None}
+        other = ChanceConstrainedGenerator(**config)
+        other.add_data(pd.read_csv(tmp_path / "data.csv", index_col=0))
+        assert other.chance_constraint().account == account
+        new = ChanceConstrainedGenerator(vocs=X.vocs)
+        with pytest.warns(CalibrationWarning, match="6 rows have the `_id` of decisions"):
+            new.ingest(X.data.to_dict("records"))
+        with pytest.raises(ValueError, match="1 rows have the `_id`"):
+            X.generator.ingest([{"a": 0.1, "b": 0.1, "_id": "decision-0"}])
+        X.generator.ingest([{"a": 0.1, "b": 0.1, "gain": 0.2, "loss": 0.2, "_id": 3}])  # another's
+
+    def test_rows_without_an_id(self) -> None:
+        """Equal inputs do, but not of a row from before; others warn."""
+        X = new_xopt()
+        (first,) = X.generator.suggest()
+        first = {name: first[name] for name in "ab"}
+        X.add_data(pd.DataFrame([{**first, **limited(first)}]))
+        again = {**X.generator.decisions[0], "_id": "decision-again"}
+        again |= {"earlier": 1, "certified": True}
+        X.generator.decisions = [*X.generator.decisions, again]
+        assert [row["_id"] for row in X.generator.outstanding()] == ["decision-again"]
+        X.remove_data([0, 1])
+        with pytest.warns(CalibrationWarning, match="belong to none of the 1 certified"):
+            X.add_data(pd.DataFrame([{"a": 0.2, "b": 0.3, "gain": 0.5, "loss": 0.5}]))
+        X.add_data(pd.DataFrame([{**first, **limited(first)}]))
+        assert not X.generator.outstanding()
+
+    def test_what_was_run_twice(self) -> None:
+        """The first row counts that says most, as after a failure."""
+        X = new_xopt()
+        (row,) = X.generator.suggest()
+        X.generator.ingest([row])
+        assert X.generator.outstanding() == [row]
+        X.generator.ingest([{**row, "loss": 0.4, "gain": 1.0}, {**row, "loss": 0.9, "gain": 1.0}])
+        assert books_of(X)[1] == [{"loss": 0.4}]
+
+
+class TestBooks:
+    def test_decisions_are_stored_before_candidates_are_handed_out(self, tmp_path: Path) -> None:
+        X = new_xopt(books=str(tmp_path / "books"))
+        X.dump(str(tmp_path / "run.yaml"))
+        (lost,) = X.generator.suggest()
+        for load in (load_xopt, Xopt.from_file):
+            loaded = load(str(tmp_path / "run.yaml"))
+            assert loaded.generator.outstanding() == [lost]
+        X.evaluate_data(lost)
+        loaded.step()  # of another process, which has another row
+        (own,) = loaded.generator.decisions[1:]
+        assert [row["_id"] for row in X.generator.decisions] == [lost["_id"]]
+        X.step()
+        ids = [row["_id"] for row in X.generator.decisions]
+        assert ids[:2] == [lost["_id"], own["_id"]] and len(ids) == 3
+        X.dump(str(tmp_path / "run.yaml"))
+        assert len(load_xopt(tmp_path / "run.yaml").generator.decisions) == 3
+
+    def test_the_default_of_load_xopt_is_next_to_the_file(self, tmp_path: Path) -> None:
+        X = new_xopt()
+        X.step()
+        X.dump(str(tmp_path / "run.yaml"))
+        loaded = load_xopt(tmp_path / "run.yaml")
+        loaded.generator.suggest()
+        again = load_xopt(tmp_path / "run.yaml")
+        assert again.generator.decisions == loaded.generator.decisions
+        assert len(again.generator.decisions) == 2
+
+    def test_files_that_cannot_be_used(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        X = new_xopt(books=str(tmp_path / "empty"))
+        X.generator.suggest()
+        (tmp_path / "text").write_text("no decisions")
+        with pytest.raises(InputDataError, match="`books`, .*cannot be used"):
+            new_xopt(books=str(tmp_path / "text"))
+        X = new_xopt(books=str(tmp_path / "no" / "books"))
+        with pytest.raises(InputDataError, match="`books`, .*cannot be used"):
+            X.generator.suggest()
+        assert not X.generator.decisions
+
+
+def test_candidates_that_were_never_run_are_withdrawn(tmp_path: Path) -> None:
+    X = new_xopt(books=str(tmp_path / "books"))
+    batch = X.generator.suggest(3)
+    X.generator.withdraw(batch[:1])
+    X.generator.withdraw([batch[1]["_id"]])
+    assert X.generator.outstanding() == batch[2:]
+    constraint = X.generator.chance_constraint()
+    assert constraint.num_decisions == 1
+    assert "`generator.withdraw(...)`" in constraint.remedy
+    with pytest.raises(InputDataError, match="ids that are not out"):
+        X.generator.withdraw(pd.DataFrame(batch))
+    X.evaluate_data(batch[1:])  # one of which was withdrawn
+    assert X.generator.chance_constraint().num_observed == 2
+    with pytest.raises(InputDataError, match="With any outcome"):
+        X.generator.withdraw(batch[2:])
+    stored = ChanceConstrainedGenerator(vocs=X.vocs, books=str(tmp_path / "books"))
+    assert [row.get("withdrawn") for row in stored.decisions] == [True, True, None]
+
+
+def test_candidates_keep_apart_from_those_that_are_out() -> None:
+    X = new_xopt()
+    batch = pd.DataFrame(sum((X.generator.suggest(1) for _ in range(3)), []))
+    points = torch.tensor(batch[["a", "b"]].to_numpy()) / torch.tensor([1.0, 2.0])
+    assert torch.pdist(points).min() >= 0.01 - 1e-9
+
+
+@pytest.mark.filterwarnings("ignore:Heteroskedastic modeling")
+def test_batches_with_given_noise() -> None:
+    X = new_xopt(function=lambda x: {**limited(x), "loss_var": 0.01, "gain_var": 1e-4})
+    assert len(X.generator.suggest(2)) == 2
+
+
+def test_contexts_stay_as_in_the_latest_row() -> None:
+    variables = {**CONTINUOUS, "t": ContextualVariable(domain=[0.0, 1.0])}
+
+    def in_context(inputs: dict[str, float]) -> dict[str, float]:
+        outcomes = limited(inputs)
+        return {**outcomes, "loss": outcomes["loss"] + inputs.get("t", 0.3), "t": 0.3}
+
+    X = new_xopt(variables, constraints={"loss": ["LESS_THAN", 9.0]})
+    X.evaluator = Evaluator(function=in_context)
+    X.data["t"] = X.generator.data["t"] = 0.1
+    X.generator.suggest()
+    X.evaluate_data(X.generator.outstanding())
+    (row,) = X.generator.decisions
+    assert row["inputs"]["t"] == 0.1 and X.data["t"].iloc[-1] == 0.3
+    assert X.generator.chance_constraint().num_observed == 1
+    setting, _ = X.generator.recommendation()
+    assert setting["t"] == 0.3
+
+
+@pytest.mark.parametrize("b", [[-1.0, 1.0], {-1.0, -0.25, 0.25, 1.0}])
+def test_recommendation(b: Any) -> None:
+    X = new_xopt({"a": [0.0, 1.0], "b": b}, train_model=True)
+    X.step()
+    setting, stated = X.generator.recommendation(0.9, baseline={"a": 0.1, "b": -1.0})
+    assert stated.certified and stated.lower < stated.value < stated.upper
+    assert setting["a"] + setting["b"] <= 0.5 and stated.better > 0.9
+    assert [*setting.values()] == stated.candidate.flatten().tolist()
+    assert not isinstance(b, set) or setting["b"] in b
+
+
+def test_the_last_safe_setting_after_a_violation() -> None:
+    class Machine:
+        set_to: list[Any] = []
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise AssertionError("there is one machine")
+
+        def back(self, setting: Any) -> None:
+            self.set_to.append(setting)
+
+    X = new_xopt(function=stopped, on_violation=Machine().back)
+    rows = X.data[X.data["loss_beyond"].isna()]
+    safe = rows[["a", "b"]].iloc[-1].to_dict()
+    assert X.generator.last_safe() == safe == Machine.set_to[-1]
+    num = len(Machine.set_to)
+    X.evaluate_data({"a": 0.1, "b": 0.1})
+    assert len(Machine.set_to) == num and X.generator.last_safe() == {"a": 0.1, "b": 0.1}
+    X.evaluate_data({"a": 0.9, "b": 0.9})
+    assert Machine.set_to[num:] == [{"a": 0.1, "b": 0.1}]
+    assert "on_violation" not in X.yaml()
+    X.reset_data()
+    assert X.generator.last_safe() is None
 
 
 class TestErrors:
