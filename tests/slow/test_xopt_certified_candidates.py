@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -101,4 +102,6 @@ def test_three_runs(tmp_path: Path) -> None:
         assert account == [T, V, out]
         assert V + out <= Budget(0.9).bound(T)
         certified, violated = certified + T - out, violated + V
-    assert certified > 36 and violated <= 0.11 * certified
+    # Two standard deviations above the stated share: some 70 candidates tell no more.
+    most = 0.1 * certified + 2.0 * math.sqrt(0.09 * certified)
+    assert certified > 36 and violated <= most
