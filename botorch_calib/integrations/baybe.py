@@ -38,7 +38,8 @@ from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 
-_Stored, _BATCH = dict[str, Any], "BatchNr"
+_Stored = dict[str, Any]
+_BATCH = "BatchNr"  # the column in which a campaign numbers additions
 # States of decisions, None at first: measured, even if that was removed; measured once a later call
 # had taken their place; that, not measured; taken back.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
@@ -379,7 +380,7 @@ def _lines(
     that is missing, it was corrected, where another one is of an early batch, or else removed.
     """
     may_be = _same(searchspace, decisions, measurements)
-    batches = np.asarray(measurements.get(_BATCH, 0))  # as a campaign numbers them
+    batches = np.asarray(measurements.get(_BATCH, 0))
     for decision, own in zip(decisions, may_be, strict=True):
         names, missing = [*decision["limits"]], 0
         values = measurements.reindex(columns=names).to_numpy(dtype=float)
