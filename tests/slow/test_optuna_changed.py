@@ -56,7 +56,7 @@ def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
             study_name=NAME, storage=storage_in(f"{file}"), direction="maximize", sampler=sampler(9)
         )
         # Killed at a random trial after the first decisions, while an evaluation runs.
-        at = random.Random(seed).randrange(NUM_INITIAL + 3, NUM_INITIAL + 12)
+        at = random.Random(seed).randrange(NUM_INITIAL + 8, NUM_INITIAL + 20)
         running = workers(file, seed, NUM_TRIALS, 1.0)
         try:
             while not (
