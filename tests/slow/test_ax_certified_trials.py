@@ -25,7 +25,7 @@ from tests.integrations.test_ax import quiet
 __all__ = ["quiet"]  # a fixture
 
 ROOT = Path(__file__).parents[2]
-LIMIT, NUM = 1.0, 60
+LIMIT, NUM = 1.0, 84
 
 # Mixed parameters and two or three workers. It goes on from what is stored, with nothing imported
 # but what the guide says. The first process is killed while a trial is evaluated, and the second
@@ -85,7 +85,7 @@ SCRIPT = """
             chance_constrained_generation_strategy(
                 client,
                 struct=GenerationStrategyDispatchStruct(
-                    method="custom", initialization_budget=12, initialization_random_seed=seed
+                    method="custom", initialization_budget=24, initialization_random_seed=seed
                 ),
             )
         )
@@ -99,7 +99,7 @@ SCRIPT = """
     running = [i for i, t in trials.items() if t.status.is_running]
     while True:
         for trial in running:  # late: after the next ones were asked for
-            if trial >= 12 and trial % 17 in (8, 16):
+            if trial >= 24 and trial % 17 in (8, 16):
                 client.mark_trial_abandoned(trial)
                 if trial % 17 == 8:
                     withdraw(client, trial)
@@ -153,7 +153,7 @@ def test_sixty_trials(tmp_path: Path) -> None:
         script = folder / "run.py"
         script.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
         killed_at = random.Random(seed).choice(
-            [i for i in range(20, 45) if i % 17 not in (8, 12, 16)]
+            [i for i in range(30, 60) if i % 17 not in (8, 12, 16)]
         )
         for kill, code in ((killed_at, -9), (-1, 0)):
             arguments = [kind, str(folder), str(seed), str(NUM), str(kill)]
@@ -168,7 +168,7 @@ def test_sixty_trials(tmp_path: Path) -> None:
         client = loaded(kind, folder)
         trials = client._experiment.trials
         T, V, out = counted(client)
-        assert T > 30 and V + out <= Budget(0.9).bound(T)
+        assert T > 40 and V + out <= Budget(0.9).bound(T)
         spec = ax_decisions.certifying_spec(client._generation_strategy)
         config = ax_decisions.absolute_config(spec, client._experiment)
         settings = spec.generator_kwargs["acquisition_options"]
