@@ -267,7 +267,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         does not ``catch``.
 
         Example:
-            >>> study.optimize(train, callbacks=[sampler.on_violation(machine.set)])
+            >>> def train(trial):
+            ...     trial.set_constraint("memory", trial.suggest_float("size", 0.0, 1.0) - 0.7)
+            ...     return 0.0
+            >>> sampler, back = ChanceConstrainedSampler(seed=0), []
+            >>> study = optuna.create_study(sampler=sampler)
+            >>> study.optimize(train, n_trials=3, callbacks=[sampler.on_violation(back.append)])
         """
 
         def callback(study: Study, trial: FrozenTrial) -> None:
