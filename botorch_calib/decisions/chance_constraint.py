@@ -59,6 +59,7 @@ from botorch_calib.models.process import (
     batch_of_models,
     check_fits,
     checked_observations,
+    in_output_task,
     observed_process,
     raw_train_inputs,
     sole_member,
@@ -560,13 +561,16 @@ class ChanceConstraint(DecisionAccount):
         all has been measured within the present limits. That a point kept its limits once is no
         promise that it does so again: `recommend` says where that is likely.
         """
-        inputs = raw_train_inputs(observed_process(self.model))
+        observed = observed_process(self.model)
+        inputs = raw_train_inputs(observed)
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
         now = {"certified": False, "limits": self.limits, "quantiles": self.limits}
         for row in reversed([*self._first_rows, *self._rows]):
             is_whole = row["outcomes"].keys() == self.limits.keys()
             if is_whole and decision_of({**row, **now}).violated is False:
-                return like.new_tensor([row["point"]])
+                whole = like.new_tensor([self._whole(row["point"])])
+                if self._contexts is not None or in_output_task(observed, whole).all():
+                    return like.new_tensor([row["point"]])
         return None
 
     # ------------------------------------------------------------ decisions and their outcomes
