@@ -28,7 +28,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
-from botorch_calib.decisions.matching_decisions import DecidedPoints, matches
+from botorch_calib.decisions.matching_decisions import DecidedPoints, Match, matches
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
@@ -650,12 +650,14 @@ class ChanceConstraint(DecisionAccount):
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
-        rows = [*self._first_rows, *self._rows, *self._withdrawn]
+        rows = [*self._first_rows, *self._rows]
         fresh = self._data_of_no_row(rows)
         signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
         bounds = [{name: side for name, side in each if side} for each in signed]
         own, num = self._decided_points(rows, points), len(self._first_rows)
         found = matches(rows, num, own, points, came, bounds, fresh)
+        self._match_withdrawn(found, points, len(rows))
+        rows += self._withdrawn
         is_new, taught = [match.row is None for match in found], []
         for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
             learned = {
@@ -734,14 +736,24 @@ class ChanceConstraint(DecisionAccount):
         rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
         self._accounts.clear()
 
+    def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
+        """Give outcomes of no other row to withdrawn decisions, which follow the ``num`` rows."""
+        own = self._decided_points(self._withdrawn, points)
+        free = {*range(len(self._withdrawn))}
+        for i, (match, point) in enumerate(zip(found, points, strict=True)):
+            near = [[j for j in group if j in free] for group in own.near(point)]
+            row = own.chosen(f"X[{i}]", point, near) if match.row is None else None
+            if row is not None:
+                free.remove(row)
+                found[i] = match._replace(row=num + row)
+
     def _restore(self, told: Sequence[Row]) -> None:
-        """Enter again those of the decisions with an outcome that were withdrawn."""
-        run = [row for row in self._withdrawn if any(row is each for each in told)]
+        """Return withdrawn decisions to the books if an outcome of theirs has come."""
+        ids = {*map(id, told)}
+        run = [row for row in self._withdrawn if id(row) in ids]
         if not run:
             return
-        self._withdrawn[:] = [
-            row for row in self._withdrawn if all(row is not each for each in run)
-        ]
+        self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in ids]
         self._rows.extend(run)
         warnings.warn(
             f"{len(run)} of the outcomes are of points whose decisions had been withdrawn: they "
@@ -750,7 +762,7 @@ class ChanceConstraint(DecisionAccount):
             stacklevel=level_of_caller(),
         )
 
-    def _decided_points(self, rows: list[Row], told: list[list[float]]) -> DecidedPoints:
+    def _decided_points(self, rows: list[Row], told: Sequence[list[float]]) -> DecidedPoints:
         """The points of rows, to find those among them that are told."""
         points = [self._whole(row["point"]) for row in rows]
         known = [inputs.tolist() for inputs in self.known_decisions()]

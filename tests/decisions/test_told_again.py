@@ -221,6 +221,18 @@ def test_a_withdrawn_decision_that_was_run_counts_again() -> None:
         tested.withdraw(X[10:11])
 
 
+def test_an_outcome_that_is_known_restores_no_withdrawn_decision() -> None:
+    X, Y = data(20)
+    tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE)
+    for _ in range(2):
+        tested.decide(X[10:11])
+    tested.withdraw(X[10:11])
+    tested.observe(X[10:11], Y[10:11])
+    with pytest.warns(CalibrationWarning, match=AGAIN):
+        tested.observe(X[10:11], Y[10:11])
+    assert outcomes(tested) == [Y[10].item()]
+
+
 def test_the_last_safe_point_is_the_latest_that_kept_all_limits() -> None:
     X, Y = data(20)
     gp = fitted(X[:10], Y[:10])
