@@ -109,7 +109,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
-    """A twin that has more data, of a model whose noise another one predicts anywhere."""
+    """A copy with more data of a model whose noise another model predicts at any point."""
     model.eval()  # its inputs are transformed ones then
     twin = copy(model)
     twin._modules = dict(model._modules)
