@@ -48,7 +48,7 @@ from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorLis
 
 # It is private: another version of BoTorch may lack it, and then draws as it likes.
 _NAME = "_estimate_objective_lower_bound"
-_of_new_draws = getattr(utils, _NAME, None)
+_of_new_draws: Any = getattr(utils, _NAME, None)
 
 
 def _of_same_draws(*args: Any, **named: Any) -> Any:

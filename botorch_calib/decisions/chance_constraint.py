@@ -656,8 +656,9 @@ class ChanceConstraint(DecisionAccount):
         bounds = [{name: side for name, side in each if side} for each in signed]
         own, num = self._decided_points(rows, points), len(self._first_rows)
         found = matches(rows, num, own, points, came, bounds, fresh)
-        self._match_withdrawn(found, points, len(rows))
-        rows += self._withdrawn
+        if self._withdrawn:
+            self._match_withdrawn(found, points, len(rows))
+            rows += self._withdrawn
         is_new, taught = [match.row is None for match in found], []
         for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
             learned = {
@@ -689,7 +690,7 @@ class ChanceConstraint(DecisionAccount):
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # It may raise: nothing has changed yet.
         models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
-        self._restore([rows[match.row] for match in found if match.row is not None])
+        self._restore({id(rows[match.row]) for match in found if match.row is not None})
         self._record(decided)
         new = iter(decided)
         for match, outcomes, signs in zip(found, came, bounds, strict=True):
@@ -747,13 +748,12 @@ class ChanceConstraint(DecisionAccount):
                 free.remove(row)
                 found[i] = match._replace(row=num + row)
 
-    def _restore(self, told: Sequence[Row]) -> None:
-        """Return withdrawn decisions to the books if an outcome of theirs has come."""
-        ids = {*map(id, told)}
-        run = [row for row in self._withdrawn if id(row) in ids]
+    def _restore(self, told: set[int]) -> None:
+        """Return withdrawn decisions to the books if an outcome of theirs (by `id`) has come."""
+        run = [row for row in self._withdrawn if id(row) in told]
         if not run:
             return
-        self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in ids]
+        self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in told]
         self._rows.extend(run)
         warnings.warn(
             f"{len(run)} of the outcomes are of points whose decisions had been withdrawn: they "

@@ -354,11 +354,12 @@ def test_one_to_many_transforms_are_judged_at_the_points_themselves(
 def test_noise_that_another_model_predicts() -> None:
     X, Y, _ = make_data(12)
     of_noise = HeteroskedasticNoise(SingleTaskGP(X, 0.1 + X[:, :1]))
-    gp = SingleTaskGP(X[:10], Y[:10], likelihood=_GaussianLikelihoodBase(of_noise)).eval()
-    refitted = SingleTaskGP(X, Y, likelihood=_GaussianLikelihoodBase(of_noise)).eval()
+    gp: Any = SingleTaskGP(X[:10], Y[:10], likelihood=_GaussianLikelihoodBase(of_noise)).eval()
+    refitted: Any = SingleTaskGP(X, Y, likelihood=_GaussianLikelihoodBase(of_noise)).eval()
     refitted.outcome_transform = gp.outcome_transform
     refitted.set_train_data(targets=gp.outcome_transform(Y)[0].squeeze(-1), strict=False)
-    found, expected = (m.posterior(X) for m in (with_observations(gp, X[10:], Y[10:]), refitted))
+    conditioned: Any = with_observations(gp, X[10:], Y[10:])
+    found, expected = conditioned.posterior(X), refitted.posterior(X)
     assert_close(found.mean, expected.mean)
     assert_close(found.variance, expected.variance)
     assert len(gp.train_targets) == 10
