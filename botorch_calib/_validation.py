@@ -218,8 +218,8 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
-        if hasattr(value, "__array__"):  # a column of pandas, of which torch reads the labels
-            value = np.asarray(value)
+        if hasattr(value, "__array__"):  # of pandas torch reads labels, of NumPy not every layout
+            value = np.asarray(value).tolist()
         return torch.tensor(value, dtype=torch.double, device=device)
     except (TypeError, ValueError, RuntimeError):
         _refuse(name, "a number or a tensor", value)

@@ -65,6 +65,9 @@ def test_columns_of_pandas_whose_labels_do_not_begin_at_zero():
     assert torch.equal(quantiles, posterior.quantile(torch.tensor(levels.to_numpy())))
     with pytest.raises(InputDataError, match=r"`torch.as_tensor\(Y.to_numpy\(\)\)`"):
         model.observe(X, levels)
+    # Layouts that torch does not take.
+    assert check_numbers("levels", levels[::-1]).tolist() == [0.9, 0.5, 0.1]
+    assert check_numbers("levels", levels.to_numpy(">f8")).tolist() == [0.1, 0.5, 0.9]
 
 
 NUMBERS = [check_limit, check_number, check_nonnegative, check_open_unit, check_positive]

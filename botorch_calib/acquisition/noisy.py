@@ -46,20 +46,24 @@ from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
-_of_new_draws = utils._estimate_objective_lower_bound
+# It is private: another version of BoTorch may lack it, and then draws as it likes.
+_NAME = "_estimate_objective_lower_bound"
+_of_new_draws: Any = getattr(utils, _NAME, None)
 
 
-def _of_same_draws(model: Any, objective: Any, posterior_transform: Any, X: Tensor) -> Tensor:
-    """BoTorch's value of "nothing is feasible", from the same draws in each evaluation.
+def _of_same_draws(*args: Any, **named: Any) -> Any:
+    """BoTorch's value of "nothing is feasible", for our models from the same draws each time.
 
-    Without a root BoTorch's classes ask for it each time, and a search would follow its noise.
+    Without a root BoTorch's classes ask for it in each evaluation, and a search would follow its
+    noise. They have no argument or method that replaces it.
     """
-    is_ours = isinstance(model, (WrapperModel, CalibratedModelList))
-    with random_stream(0, X.device) if is_ours else nullcontext():
-        return _of_new_draws(model, objective, posterior_transform, X)
+    is_ours = isinstance(named.get("model"), (WrapperModel, CalibratedModelList))
+    with random_stream(0, named["X"].device) if is_ours else nullcontext():
+        return _of_new_draws(*args, **named)
 
 
-utils._estimate_objective_lower_bound = _of_same_draws
+if _of_new_draws is not None:
+    setattr(utils, _NAME, _of_same_draws)
 
 
 def keeps_roots(model: Model) -> bool:

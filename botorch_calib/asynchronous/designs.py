@@ -65,20 +65,16 @@ class Design:
     def sample(self, num: int, skip: int = 0) -> Tensor:
         """Points of the sequence in the box, ``num x d``, after the first ones."""
         if self.linear is not None:
-            return self._sample_of_region(num, skip)
+            # The numbers drawn are powers of two: a random walk ends elsewhere if it is longer.
+            drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
+            with random_stream(self.seed):
+                points = Region(with_features(self.bounds, self.fixed), self.linear).sample(drawn)
+            if not len(points):
+                raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
+            return points[torch.arange(skip, skip + num) % len(points), 0]
         unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=self.seed).fast_forward(skip)
         points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
         return with_features(points, self.fixed)
-
-    def _sample_of_region(self, num: int, skip: int) -> Tensor:
-        # The numbers drawn are powers of two: a random walk ends elsewhere if it is longer.
-        drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
-        region = Region(with_features(self.bounds, self.fixed), self.linear)
-        with random_stream(self.seed):
-            points = region.sample(drawn).squeeze(-2)
-        if not len(points):
-            raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
-        return points[torch.arange(skip, skip + num) % len(points)]
 
     @staticmethod
     def _order(seed: int, num: int) -> Tensor:

@@ -250,7 +250,7 @@ class DelayAwareProposer:
         return left
 
     def _leaves_borders(self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> bool:
-        """Whether the next query is away from failures, whatever the model says of it."""
+        """Whether the next query has to keep away from failures, whatever the model predicts."""
         return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:

@@ -28,7 +28,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
-from botorch_calib.decisions.matching_decisions import DecidedPoints, matches
+from botorch_calib.decisions.matching_decisions import DecidedPoints, Match, matches
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
@@ -59,6 +59,7 @@ from botorch_calib.models.process import (
     batch_of_models,
     check_fits,
     checked_observations,
+    in_output_task,
     observed_process,
     raw_train_inputs,
     sole_member,
@@ -560,13 +561,16 @@ class ChanceConstraint(DecisionAccount):
         all has been measured within the present limits. That a point kept its limits once is no
         promise that it does so again: `recommend` says where that is likely.
         """
-        inputs = raw_train_inputs(observed_process(self.model))
+        observed = observed_process(self.model)
+        inputs = raw_train_inputs(observed)
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
         now = {"certified": False, "limits": self.limits, "quantiles": self.limits}
         for row in reversed([*self._first_rows, *self._rows]):
             is_whole = row["outcomes"].keys() == self.limits.keys()
             if is_whole and decision_of({**row, **now}).violated is False:
-                return like.new_tensor([row["point"]])
+                whole = like.new_tensor([self._whole(row["point"])])
+                if self._contexts is not None or in_output_task(observed, whole).all():
+                    return like.new_tensor([row["point"]])
         return None
 
     # ------------------------------------------------------------ decisions and their outcomes
@@ -646,12 +650,15 @@ class ChanceConstraint(DecisionAccount):
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
-        rows = [*self._first_rows, *self._rows, *self._withdrawn]
+        rows = [*self._first_rows, *self._rows]
         fresh = self._data_of_no_row(rows)
         signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
         bounds = [{name: side for name, side in each if side} for each in signed]
         own, num = self._decided_points(rows, points), len(self._first_rows)
         found = matches(rows, num, own, points, came, bounds, fresh)
+        if self._withdrawn:
+            self._match_withdrawn(found, points, len(rows))
+            rows += self._withdrawn
         is_new, taught = [match.row is None for match in found], []
         for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
             learned = {
@@ -683,7 +690,7 @@ class ChanceConstraint(DecisionAccount):
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # It may raise: nothing has changed yet.
         models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
-        self._restore([rows[match.row] for match in found if match.row is not None])
+        self._restore({id(rows[match.row]) for match in found if match.row is not None})
         self._record(decided)
         new = iter(decided)
         for match, outcomes, signs in zip(found, came, bounds, strict=True):
@@ -730,14 +737,23 @@ class ChanceConstraint(DecisionAccount):
         rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
         self._accounts.clear()
 
-    def _restore(self, told: Sequence[Row]) -> None:
-        """Enter again those of the decisions with an outcome that were withdrawn."""
-        run = [row for row in self._withdrawn if any(row is each for each in told)]
+    def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
+        """Give outcomes of no other row to withdrawn decisions, which follow the ``num`` rows."""
+        own = self._decided_points(self._withdrawn, points)
+        free = {*range(len(self._withdrawn))}
+        for i, (match, point) in enumerate(zip(found, points, strict=True)):
+            near = [[j for j in group if j in free] for group in own.near(point)]
+            row = own.chosen(f"X[{i}]", point, near) if match.row is None else None
+            if row is not None:
+                free.remove(row)
+                found[i] = match._replace(row=num + row)
+
+    def _restore(self, told: set[int]) -> None:
+        """Return withdrawn decisions to the books if an outcome of theirs (by `id`) has come."""
+        run = [row for row in self._withdrawn if id(row) in told]
         if not run:
             return
-        self._withdrawn[:] = [
-            row for row in self._withdrawn if all(row is not each for each in run)
-        ]
+        self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in told]
         self._rows.extend(run)
         warnings.warn(
             f"{len(run)} of the outcomes are of points whose decisions had been withdrawn: they "
@@ -746,7 +762,7 @@ class ChanceConstraint(DecisionAccount):
             stacklevel=level_of_caller(),
         )
 
-    def _decided_points(self, rows: list[Row], told: list[list[float]]) -> DecidedPoints:
+    def _decided_points(self, rows: list[Row], told: Sequence[list[float]]) -> DecidedPoints:
         """The points of rows, to find those among them that are told."""
         points = [self._whole(row["point"]) for row in rows]
         known = [inputs.tolist() for inputs in self.known_decisions()]

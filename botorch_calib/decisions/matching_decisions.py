@@ -104,10 +104,8 @@ def matches(
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
     values, rounding = {}, {}
     for name in data:
-        own = [each.get(name) for each in outcomes]
-        values[name] = torch.tensor(
-            [torch.nan if y is None else y for y in own], dtype=torch.double
-        )
+        own = [torch.nan if (y := each.get(name)) is None else y for each in outcomes]
+        values[name] = torch.tensor(own, dtype=torch.double)
         rounding[name] = torch.zeros_like(values[name])
         rounding[name][:num_first] = data[name].rounding
 

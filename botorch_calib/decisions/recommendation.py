@@ -123,15 +123,8 @@ def recommend(
     if constraint is not None:
         check_instance("constraint", constraint, ChanceConstraint)
     margin = LeastMargin(constraint, confidence)
-    linear = inequality_constraints, equality_constraints
-    place = Place(
-        bounds,
-        choices,
-        None,
-        *linear,
-        raw_samples=raw_samples,
-        fixed_features_list=fixed_features_list,
-    )
+    place = Place(bounds, choices, None, inequality_constraints, equality_constraints)
+    place = place._replace(raw_samples=raw_samples, fixed_features_list=fixed_features_list)
     candidate, certified = best_certified(acqf, margin, place)
     sign = 1.0 if maximize else -1.0
     with torch.no_grad(), repeated_points():

@@ -109,7 +109,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
-    """A twin that has more data, of a model whose noise another one predicts anywhere."""
+    """A copy with more data of a model whose noise another model predicts at any point."""
     model.eval()  # its inputs are transformed ones then
     twin = copy(model)
     twin._modules = dict(model._modules)
@@ -117,7 +117,7 @@ def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
     if hasattr(model, "outcome_transform"):
         Y, _ = model.outcome_transform(Y, **inputs_of_transform(model, X))
     twin.set_train_data(inputs, torch.cat([model.train_targets, Y.squeeze(-1)]), strict=False)
-    if hasattr(model, "_original_train_inputs"):
+    if model._original_train_inputs is not None:
         twin._original_train_inputs = torch.cat([model._original_train_inputs, X])
     return twin
 

@@ -50,7 +50,7 @@ class KnownData:
         own = self.values.get(tuple(point), [])
         if self._take_of(own, y, self.rounding, side):
             return True
-        if not rounded or y is None or not self.values or not len(point):
+        if not rounded or y is None or not self.values:
             return False
         near = [own, *(self.values[other] for other in self._near(point))]
         limits = self.rounding, self.rounding_of(y)

@@ -76,7 +76,7 @@ class CalibratedPath(SamplePath):
         return self._moved(X, posterior), self._points_last(posterior.mean)
 
     def _posterior(self, X: Tensor) -> CalibratedPosterior:
-        """That of each point alone, ``... x q x (batch of models) x 1 x 1``."""
+        """The posterior of each point alone, ``... x q x (batch of models) x 1 x 1``."""
         X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self._batch), *X.shape[-2:])
         return predict(self.model, X.unsqueeze(-2).movedim(-3, -3 - len(self._batch)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import runpy
 import warnings
 from copy import deepcopy
 from typing import Any
@@ -502,3 +503,9 @@ def test_functions_of_botorch_where_nothing_is_feasible(kind: Any) -> None:
     function = kind(CalibratedModelList(calibrated(), calibrated(-1.0)), **settings)
     first = function(PENDING.unsqueeze(-2))
     assert torch.equal(function(PENDING.unsqueeze(-2)), first)
+
+
+def test_a_botorch_without_its_private_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(noisy.utils, noisy._NAME)
+    runpy.run_path(noisy.__file__)
+    assert not hasattr(noisy.utils, noisy._NAME)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from botorch.models import SingleTaskGP
+from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 from torch.testing import assert_close
@@ -221,6 +221,18 @@ def test_a_withdrawn_decision_that_was_run_counts_again() -> None:
         tested.withdraw(X[10:11])
 
 
+def test_an_outcome_that_is_known_restores_no_withdrawn_decision() -> None:
+    X, Y = data(20)
+    tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE)
+    for _ in range(2):
+        tested.decide(X[10:11])
+    tested.withdraw(X[10:11])
+    tested.observe(X[10:11], Y[10:11])
+    with pytest.warns(CalibrationWarning, match=AGAIN):
+        tested.observe(X[10:11], Y[10:11])
+    assert outcomes(tested) == [Y[10].item()]
+
+
 def test_the_last_safe_point_is_the_latest_that_kept_all_limits() -> None:
     X, Y = data(20)
     gp = fitted(X[:10], Y[:10])
@@ -234,6 +246,17 @@ def test_the_last_safe_point_is_the_latest_that_kept_all_limits() -> None:
     tested.observe(X[13:14], Y[13:14], beyond=torch.ones_like(Y[13:14]))  # maybe above the limit
     assert_close(tested.last_safe(), X[11:12])
     assert ChanceConstraint(gp, upper=-100.0, rows=()).last_safe() is None
+
+
+def test_the_last_safe_point_is_one_of_the_output_task() -> None:
+    X, Y = data(10)
+    tasks = torch.arange(10.0, dtype=torch.double).remainder(2).unsqueeze(-1)
+    gp = MultiTaskGP(torch.cat([X, tasks], dim=-1), Y, task_feature=-1, output_tasks=[0])
+    tested = ChanceConstraint(gp, **WIDE)
+    assert_close(tested.last_safe(), torch.cat([X, tasks], dim=-1)[8:9])
+    tested.decide(X[9:])
+    tested.observe(X[9:], Y[9:])
+    assert_close(tested.last_safe(), X[9:])
 
 
 def test_a_decision_with_an_outcome_is_not_withdrawn() -> None:

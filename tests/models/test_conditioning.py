@@ -17,8 +17,11 @@ from botorch.models.transforms.input import AppendFeatures, ChainedInputTransfor
 from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
 from gpytorch.models import GP
 from torch import Tensor
+from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
@@ -28,7 +31,7 @@ from botorch_calib import (
 )
 from botorch_calib.asynchronous.refits import with_later_values
 from botorch_calib.models import prequential_residuals
-from botorch_calib.models.conditioning import given_noise
+from botorch_calib.models.conditioning import given_noise, with_observations
 from botorch_calib.models.predict import predict
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, stated_noise
 from tests.long_grids import mostly_slow
@@ -346,3 +349,17 @@ def test_one_to_many_transforms_are_judged_at_the_points_themselves(
         assert reports[0].base == reports[1].base or str(reports[0]) == str(reports[1])
     model = CalibratedModel(gp, far_from_gaussian())
     assert calibration_report(model, X[9:], Y[9:], alpha=0.4).calibrated is not None
+
+
+def test_noise_that_another_model_predicts() -> None:
+    X, Y, _ = make_data(12)
+    of_noise = HeteroskedasticNoise(SingleTaskGP(X, 0.1 + X[:, :1]))
+    gp: Any = SingleTaskGP(X[:10], Y[:10], likelihood=_GaussianLikelihoodBase(of_noise)).eval()
+    refitted: Any = SingleTaskGP(X, Y, likelihood=_GaussianLikelihoodBase(of_noise)).eval()
+    refitted.outcome_transform = gp.outcome_transform
+    refitted.set_train_data(targets=gp.outcome_transform(Y)[0].squeeze(-1), strict=False)
+    conditioned: Any = with_observations(gp, X[10:], Y[10:])
+    found, expected = conditioned.posterior(X), refitted.posterior(X)
+    assert_close(found.mean, expected.mean)
+    assert_close(found.variance, expected.variance)
+    assert len(gp.train_targets) == 10
