@@ -18,6 +18,7 @@ try:
     from baybe.recommenders import BotorchRecommender
     from baybe.searchspace import SearchSpace, SearchSpaceType
     from baybe.transformations import IdentityTransformation
+    from baybe.utils.numerical import closest_element
 except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.baybe needs BayBE 0.15 or later: pip install "
@@ -142,7 +143,6 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             self.beta,
             not target.minimize,
             searchspace.comp_rep_columns,
-            len(measurements),
         )
         chosen: list[int] = []
         decided = []
@@ -155,7 +155,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         values = values.where(values.notna(), None)
         for row, candidate in zip(decided, recommended.to_dict("records"), strict=True):
             batch = int(np.max(measurements.get(_BATCH, 0)))
-            row.update(candidate=candidate, state=None, batch=batch)
+            row.update(candidate=candidate, state=None, batch=batch, after=len(measurements))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
         # None of a call that fails, whose candidates nobody gets. One that is recommended again on
@@ -167,6 +167,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             if each["state"] not in _NOT_RUN or each["after"] != len(measurements) or not own.any()
         ] + decided
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
+        for each in searchspace.discrete.parameters:
+            if each.is_numerical:
+                nearest = [closest_element(each.values, value) for value in last[each.name]]
+                last[each.name] = nearest
         self.last_lines = last.to_dict("records")
         return recommended
 
@@ -383,11 +387,13 @@ def _lines(
     batches = np.asarray(measurements.get(_BATCH, 0))
     for decision, own in zip(decisions, may_be, strict=True):
         names, missing = [*decision["limits"]], 0
-        values = measurements.reindex(columns=names).to_numpy(dtype=float)
-        for known in np.array(decision["known"], dtype=float).reshape(-1, len(names)):
-            equal = own & np.isclose(values, known, rtol=1e-6, equal_nan=True).all(axis=1)
-            own[equal.argmax()] &= not equal.any()
+        at = np.flatnonzero(own)
+        values = measurements.iloc[at].reindex(columns=names).to_numpy(dtype=float)
+        known = np.array(decision["known"], dtype=float).reshape(-1, 1, len(names))
+        for equal in np.isclose(values, known, rtol=1e-6, equal_nan=True).all(axis=-1):
+            equal &= own[at]
             missing += not equal.any()
+            own[at[equal][:1]] = False
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
     # The fewer decisions a measurement may be of, the earlier it came. The last of them gets it, so

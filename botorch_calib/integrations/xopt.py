@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ try:
     from xopt.generators import generators
     from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
     from xopt.generators.bayesian.models.standard import StandardModelConstructor
+    from xopt.generators.bayesian.turbo import OptimizeTurboController, SafetyTurboController
     from xopt.pydantic import remove_none_values
 except ImportError as error:
     raise ImportError(
@@ -61,9 +63,9 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores them.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
-# Begins our ids: other programs have ids of their own, and a table must not read ours as numbers.
+# Our ids start with it. Other programs have their own, and no table may take ours for numbers.
 _OURS = "decision-"
-# How far candidates keep from those that are out, in shares of the bounds' width.
+# The least distance from candidates that are out, relative to the widths of the bounds.
 _APART = 0.01
 
 
@@ -185,6 +187,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     supports_single_objective: bool = True
     supports_constraints: bool = True
     returns_id: ClassVar[bool] = True
+    _compatible_turbo_controllers = [OptimizeTurboController, SafetyTurboController]
     level: float = Field(0.9, description="probability of meeting all constraints")
     budget: float = Field(SIZE, description="violations beyond the stated share")
     max_half_widths: dict[str, float] = Field({}, description="largest half-widths by output")
@@ -206,6 +209,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     @classmethod
     def _from_json(cls, decisions: list[Any]) -> list[Any]:
         return [json.loads(row) if isinstance(row, str) else row for row in decisions]
+
+    @field_validator("books")
+    @classmethod
+    def _in_place(cls, books: str | None) -> str | None:
+        """The same file, whatever the working directory becomes."""
+        return books and os.path.abspath(os.path.expanduser(os.path.expandvars(books)))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -244,8 +253,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     def add_data(self, new_data: pd.DataFrame) -> None:
         """Xopt's, which looks for the decisions that the rows belong to."""
-        ids = new_data[stored.ID] if stored.ID in new_data else new_data.index
-        ours = [each for each in ids if str(each).startswith(_OURS)]
+        ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
         before = sum(row["certified"] for row in self._out())
         super().add_data(new_data)
@@ -261,7 +269,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._call_if_violated()
 
     def outstanding(self) -> list[dict[str, Any]]:
-        """The candidates of which nothing is known, as `generate` gave them, to be run yet."""
+        """The candidates without any outcome, as `generate` gave them."""
         names = {*self.model_input_names} - {*self.contextual_variables}
         rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
@@ -269,8 +277,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
         """Take back candidates that were never run: the bound then holds for the others.
 
+        One that is run after all counts again. `outstanding` also lists candidates whose rows were
+        removed from the data; those were run, so leave them out.
+
         Args:
-            candidates: What `generate` gave, or the ids. One that is run after all counts again.
+            candidates: What `generate` gave, or the ids.
 
         Raises:
             InputDataError: If one of them is not out.
@@ -370,13 +381,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 self.beta,
                 maximize,
                 names,
-                len(self.data),
             )
             for point, row in islice(decided_in_turn, n_candidates):
                 pending.append(point)
-                del row["after"]  # the number of lines, of which users remove some
-                own = {stored.ID: _OURS + uuid4().hex[:16]}
-                decisions.append({**row, **own, "earlier": stored.num_near(row["point"], inputs)})
+                row[stored.ID] = _OURS + uuid4().hex[:16]
+                row["earlier"] = stored.num_near(row["point"], inputs)
+                decisions.append(row)
         self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
         return torch.cat(pending[1:])[:, columns]
@@ -407,7 +417,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         found, certified = space.best(acqf, margin)
         if len(out) and not certified:
             return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
-        if len(out) and not space.values:  # the search may end at a kink, as of the distances
+        if len(out) and not space.values:  # the search may end where a distance has its kink
             steps = 2.0 * _APART * (upper - lower) * torch.randn(self.raw_samples, len(lower))
             choices = torch.cat([found, (found + steps).clamp(lower, upper)])
             return best_certified(acqf, margin, Place(None, choices))
@@ -486,13 +496,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
 
     def _violations(self) -> list[bool | None]:
-        """Whether each row violates a limit, None where that is not known."""
+        """Whether each line of the data violates a limit, None if its outcomes do not say."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
-        statement = {"limits": limits, "quantiles": limits, "level": self.level, "certified": False}
-        rows = [{**statement, "point": [], "beyond": stored.sides_of(line)} for line in lines]
-        trials = zip(rows, lines, strict=True)
-        account = stored.account_of(limits, self.level, self.budget, trials)
-        return [decision_of(row).violated for row in account.decisions]
+        row = {"limits": limits, "quantiles": limits, "certified": False}
+        came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
+        return [decision_of({**row, **each}).violated for each in came]
 
     def _call_if_violated(self) -> None:
         """Call ``on_violation`` if more rows violate a limit than at the last look."""
@@ -526,9 +534,9 @@ class _Allowed(LeastMargin):
         for model, largest in self.deviations:
             deviation = mean_and_deviation(model, X)[1].squeeze(-1).squeeze(-1)
             margin = torch.minimum(margin, 1.0 - deviation / largest)
-        for point in self.pending:
+        if len(self.pending):
             free = self.width > 0.0
-            apart = ((X - point)[..., free] / self.width[free]).norm(dim=-1).squeeze(-1)
+            apart = ((X - self.pending)[..., free] / self.width[free]).norm(dim=-1).amin(dim=-1)
             margin = torch.minimum(margin, apart / _APART - 1.0)
         return margin
 

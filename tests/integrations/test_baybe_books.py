@@ -137,7 +137,7 @@ def read_into_new_campaign(table: pd.DataFrame) -> pd.DataFrame:
         lambda table: table.drop(index=[0, 3, 7]),
         lambda table: table.sort_values("heat"),
         lambda table: table.sort_values("heat", ascending=False).drop(columns=["BatchNr", "FitNr"]),
-        lambda table: table.round(3),
+        lambda table: table.round({"t": 0, "heat": 3}),
         read_back,
         read_into_new_campaign,
         lambda table: pd.concat([table, table.tail(2)]),
