@@ -55,8 +55,9 @@ def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[fl
     return {name: [*pair] for name, pair in limits.items()}
 
 
-# With slots there are two classes of this name, and loading finds either.
-@define(slots=False, kw_only=True)
+# With slots there are two classes of this name, and loading finds either. Copies have the state that
+# is made for this class: the inherited one lacks its fields.
+@define(slots=False, kw_only=True, getstate_setstate=True)
 class ChanceConstrainedRecommender(BotorchRecommender):
     """Recommendations that keep targets within limits with a stated probability, kept true.
 
