@@ -99,7 +99,7 @@ def account_of(
 def known_outcomes(
     names: Iterable[str], came: Mapping[str, float | None], sides: Mapping[str, float]
 ) -> Row:
-    """The outcomes of a row, None where they are out, and which ones are known to be beyond."""
+    """A row's outcomes, None if they are out, and the sides of those beyond a bound."""
     y = {name: came.get(name) for name in names}
     known = {
         name: None if each is None or math.isnan(each) else min(max(each, -INFINITE), INFINITE)
@@ -115,7 +115,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # The inputs are others by now. The decision counts all the same, by its outcome.
+            # The inputs have changed since. The decision still counts, by its outcome.
             row["point"] = []
     constraint = ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -205,7 +205,7 @@ def trials_in_table(
             came = outcomes.iloc[max(lines[own], key=known.iloc.__getitem__)].to_dict()
             is_free[lines[own]] = False
         trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, came))
-    # Candidates that were withdrawn come last: they were hardly run.
+    # Withdrawn candidates come last: most likely they were not run.
     in_turn = sorted(trials, key=lambda trial: bool(trial[0].get("withdrawn")))
     for precision in range(2):
         for row, came in in_turn if is_free.any() else []:
@@ -272,7 +272,7 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
     """All decisions, also those in a file, if there is one."""
-    # An empty file is left by a process that was killed when it made the file.
+    # A process that is killed while it makes the file leaves an empty one.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]
     with _opened(file) as database:

@@ -1,6 +1,6 @@
-"""Chance constraints in BayBE, by a recommender whose decisions are stored with the campaign.
+"""Chance constraints in BayBE: a recommender that stores its decisions with the campaign.
 
-It needs BayBE (``pip install botorch_calib[baybe]``). It is for discrete search spaces, of which it
+It needs BayBE (``pip install botorch_calib[baybe]``) and a discrete search space, since it
 certifies each candidate.
 """
 
@@ -41,11 +41,11 @@ from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
 _BATCH = "BatchNr"  # the column in which a campaign numbers additions
-# States of decisions, None at first: measured, even if that was removed; measured once a later call
-# had taken their place; that, not measured; taken back.
+# States of decisions, None at first: measured, also if the measurement was removed since; replaced
+# by a later call, then measured; replaced and not measured; taken back.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
 _NOT_RUN, _OVERTAKEN = (_REPLACED, _WITHDRAWN), (_REPLACED, _LATE)
-# A campaign is known again by so many of its last measurements, if most of them are still there.
+# How many of the last measurements identify a campaign, and the share that must still be there.
 _LAST, _MOST = 20, 0.6
 
 
@@ -55,8 +55,8 @@ def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[fl
     return {name: [*pair] for name, pair in limits.items()}
 
 
-# With slots there are two classes of this name, and loading finds either. Copies have the state that
-# is made for this class: the inherited one lacks its fields.
+# With slots there are two classes of this name, and loading finds either. Without its own state, a
+# copy would lose the fields that the parent lacks.
 @define(slots=False, kw_only=True, getstate_setstate=True)
 class ChanceConstrainedRecommender(BotorchRecommender):
     """Recommendations that keep targets within limits with a stated probability, kept true.
@@ -159,8 +159,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row.update(candidate=candidate, state=None, batch=batch, after=len(measurements))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # None of a call that fails, whose candidates nobody gets. One that is recommended again on
-        # the same measurements is the same decision.
+        # Stored last: nobody gets the candidates of a call that fails. A candidate that is
+        # recommended again on the same measurements is the same decision.
         again = zip(decisions, _same(searchspace, decisions, recommended), strict=True)
         self.decisions = [
             each
@@ -185,9 +185,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def recommendation(
         self, campaign: Campaign, confidence: float = 0.95
     ) -> tuple[pd.DataFrame, Recommendation]:
-        """The candidate to stop at, as a row of a table, and what `recommend` says of it.
+        """The candidate to stop at, a table of one row, and what `recommend` states about it.
 
-        Candidates that the campaign excludes are left out.
+        It is none that the campaign excludes.
 
         Args:
             campaign: A campaign with measurements.
@@ -328,7 +328,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return [{**each, "state": state} for each, state in pairs]
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
-        """Raise unless most of what was measured before the last decision is still there."""
+        """Raise unless most of the last measurements that the recommender has seen are here."""
         if not self.last_lines:
             return
         last = pd.DataFrame(self.last_lines)
@@ -379,10 +379,11 @@ def _same(
 def _lines(
     searchspace: SearchSpace, decisions: Sequence[_Stored], measurements: pd.DataFrame
 ) -> list[int | None]:
-    """Which measurement is of each decision, None as long as there is none.
+    """The place of each decision's measurement in the table, None as long as there is none.
 
-    What was measured before a decision is of earlier ones at most. It is known by its value; if
-    that is missing, it was corrected, where another one is of an early batch, or else removed.
+    A measurement from before a decision can only belong to earlier ones. Its value identifies it.
+    If the value is missing, the measurement was corrected, if another one is of an early batch, or
+    else removed.
     """
     may_be = _same(searchspace, decisions, measurements)
     batches = np.asarray(measurements.get(_BATCH, 0))
@@ -397,8 +398,8 @@ def _lines(
             own[at[equal][:1]] = False
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
-    # The fewer decisions a measurement may be of, the earlier it came. The last of them gets it, so
-    # that the others keep theirs where one is removed.
+    # A measurement that may belong to few decisions came early. The last of these gets it, so that
+    # the others keep theirs if a measurement is removed.
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:

@@ -46,12 +46,7 @@ from botorch_calib._validation import check_one_of, check_open_unit, check_posit
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    best_certified,
-    known_points,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, known_points
 from botorch_calib.decisions.rows import DecisionAccount, decision_of
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
@@ -234,7 +229,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = stored.with_books(self.books, self.decisions)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """A copy, as Xopt makes one, that calls the same ``on_violation``, not a copy of it."""
+        """A copy, as Xopt makes one, but with the same ``on_violation``."""
         return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
 
     def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
@@ -301,7 +296,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = decisions
 
     def last_safe(self) -> dict[str, Any] | None:
-        """The variables of the latest row that was measured within all limits, None without one."""
+        """The variables of the latest row within all limits, None if there is no such row."""
         safe = [i for i, violates in enumerate(self._violations()) if violates is False]
         return dict(self.data[self.vocs.variable_names].iloc[safe[-1]]) if safe else None
 
@@ -310,8 +305,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     ) -> tuple[dict[str, float], Recommendation]:
         """The setting to stop at, and what can be said of it, see `recommend`.
 
-        ``get_optimum`` and the best row of the data prefer what was lucky. Here models of all data
-        judge settings all over ``vocs``; fixed features, and contexts of the latest row, hold.
+        ``get_optimum`` and the best row of the data prefer lucky settings. This one compares
+        settings all over ``vocs`` by models of all data, with fixed features, and contexts as in
+        the latest row.
 
         Args:
             confidence: Confidence of each statement, in (0, 1).
@@ -344,7 +340,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return dict(zip(names, stated.candidate.squeeze(0).tolist(), strict=True)), stated
 
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
-        """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
+        """Xopt's; if outcomes are only known to be beyond a bound, trained again on `stand_ins`."""
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
         bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
@@ -413,18 +409,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
         (lower, upper), out = space.region.bounds, torch.cat(pending)
-        margin = _Allowed(constraint, deviations, out, upper - lower)
-        found, certified = space.best(acqf, margin)
-        if len(out) and not certified:
-            return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
-        if len(out) and not space.values:  # the search may end where a distance has its kink
-            steps = 2.0 * _APART * (upper - lower) * torch.randn(self.raw_samples, len(lower))
-            choices = torch.cat([found, (found + steps).clamp(lower, upper)])
-            return best_certified(acqf, margin, Place(None, choices))
-        return found, certified
+        found, certified = space.best(acqf, _Allowed(constraint, deviations, out, upper - lower))
+        if certified or not len(out):
+            return found, certified
+        return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
 
     def _space(self, free: Tensor) -> MixedSpace:
-        """The model's inputs, those of candidates within these bounds, and others as they are."""
+        """The inputs of the model: candidates' within these bounds, the others held fixed."""
         names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
         bounds = free.new_zeros(2, len(names))
@@ -482,7 +473,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
 
     def _check_known(self, ids: set[str]) -> None:
-        """Raise or warn if these are ids of decisions that are not known."""
+        """Raise or warn if the generator does not know the decisions with these ids."""
         if not ids <= {row[stored.ID] for row in self.decisions}:
             self.decisions = stored.with_books(self.books, self.decisions)
         if unknown := ids - {row[stored.ID] for row in self.decisions}:
