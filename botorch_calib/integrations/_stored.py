@@ -2,9 +2,9 @@
 
 A client makes its models anew for each trial, perhaps in another process. It makes the chance
 constraint from the stored rows and the outcomes in its own data. Where trials are lines of a table,
-a row also holds its ``"inputs"`` by name, and ``"after"``, the number of lines at the time; or its
-`ID`, which the table has as well, and ``"earlier"``, the number of lines about its point at the
-time. A row that was ``"withdrawn"`` counts only if there is a line of it all the same.
+a row also holds its ``"inputs"`` by name. For `trials_in_table` it has an `ID`, which the table
+repeats, and ``"earlier"``, the number of lines that were about its point when it was decided. A row
+that was ``"withdrawn"`` counts only if it has a line all the same.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from botorch_calib.models.process import observed_process, raw_width
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 #: The name under which a client stores a row, where names are free.
 KEY = "chance_constraints"
-#: Ends the name of a column that says on which side of its bound an outcome is, see `account_of`.
+#: Suffix of a column with the side of an outcome that is known to be beyond a bound.
 BEYOND = "_beyond"
 #: The name of ids, as of gest-api.
 ID = "_id"
-# Seconds to wait for another process that takes a decision.
-_TIMEOUT = 60.0
+# Seconds to wait for another process that decides about a batch.
+_TIMEOUT = 600.0
 # Clients take infinite values, rows and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
 #: Types of options that can be stored, alone and in lists.
@@ -89,20 +89,24 @@ def account_of(
 ) -> DecisionAccount:
     """The account of trials: the stored row of each, empty if there is none, and its outcomes.
 
-    Trials are in the order of their decisions, without those that were never run. Outcomes that
-    are out are left out, None or NaN; rows may say which ones are known only to be ``beyond``.
+    Trials come in the order of their decisions, without those that were never run. Outcomes that
+    are out may be missing, None or NaN. A row may say which ones are only known to be ``beyond``.
     """
-    rows = []
-    for row, outcomes in trials:
-        known = {name: _known(outcomes.get(name)) for name in limits}
-        sides = row.get("beyond", {}).items()
-        came = {name: side for name, side in sides if known.get(name) is not None}
-        rows.append({**row, "outcomes": known, "beyond": came})
+    rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
     return DecisionAccount(limits, level, budget, rows, skip_malformed=True)
 
 
-def _known(y: float | None) -> float | None:
-    return None if y is None or math.isnan(y) else min(max(y, -INFINITE), INFINITE)
+def known_outcomes(
+    names: Iterable[str], came: Mapping[str, float | None], sides: Mapping[str, float]
+) -> Row:
+    """A row's outcomes, None if they are out, and the sides of those beyond a bound."""
+    y = {name: came.get(name) for name in names}
+    known = {
+        name: None if each is None or math.isnan(each) else min(max(each, -INFINITE), INFINITE)
+        for name, each in y.items()
+    }
+    beyond = {name: side for name, side in sides.items() if known.get(name) is not None}
+    return {"outcomes": known, "beyond": beyond}
 
 
 def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> ChanceConstraint:
@@ -111,7 +115,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # The inputs are others by now. The decision counts all the same, by its outcome.
+            # The inputs have changed since. The decision still counts, by its outcome.
             row["point"] = []
     constraint = ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -158,20 +162,18 @@ def decide_in_turn(
     beta: float,
     maximize: bool,
     names: Sequence[str],
-    num_lines: int,
 ) -> Iterator[tuple[Tensor, Row]]:
     """Decide about the points of the best upper confidence bounds one by one, without end.
 
-    Each step of the generator is a decision. Its row is to be stored with a table that has
-    ``num_lines`` lines and inputs of these ``names``. Points chosen before and ``pending`` ones,
-    ``n x d``, have their expected values.
+    Each step of the generator is a decision, whose row has its inputs by these ``names``. Points
+    chosen before and ``pending`` ones, ``n x d``, have their expected values.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
         acqf = UpperConfidenceBound(own, beta=beta, maximize=maximize)
         point, row = decide(partial(search, acqf), constraint, pending)
         inputs = dict(zip(names, row["point"], strict=True))
-        yield point, {**row, "inputs": inputs, "after": num_lines}
+        yield point, {**row, "inputs": inputs}
         pending = torch.cat([pending, point])
 
 
@@ -183,8 +185,9 @@ def trials_in_table(
 ) -> list[tuple[Row, dict[str, float]]]:
     """Rows of decisions, and what came of each, in a line with its id or at its point.
 
-    Of several lines with an id the first counts of those that say most. Decisions without such a
-    line find equal points first, and then points that were rounded, the first of the nearest.
+    If several lines have the id, the one with the most outcomes counts, the first of them. A
+    decision without such a line takes one with an equal point, else the nearest one that rounding
+    explains.
     """
     known, is_free = outcomes.notna().sum(axis=1), torch.ones(len(inputs), dtype=torch.bool)
     trials: list[tuple[Row, dict[str, float]]] = []
@@ -195,18 +198,20 @@ def trials_in_table(
         named, came = decision["inputs"], {}
         if named.keys() != {*inputs}:
             raise InputDataError(
-                f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them."
+                f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them, "
+                "and with other `books`."
             )
         if (own := decision.get(ID)) in lines:
             came = outcomes.iloc[max(lines[own], key=known.iloc.__getitem__)].to_dict()
             is_free[lines[own]] = False
         trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, came))
+    # Withdrawn candidates come last: most likely they were not run.
+    in_turn = sorted(trials, key=lambda trial: bool(trial[0].get("withdrawn")))
     for precision in range(2):
-        for row, came in trials if is_free.any() else []:
-            if came or row.get("withdrawn"):
+        for row, came in in_turn if is_free.any() else []:
+            if came:
                 continue
             near, distance = _near(row["point"], inputs, precision)
-            near[: row.get("after", 0)] = False
             near[near.nonzero()[: row.get("earlier", 0)]] = False
             near &= is_free
             if near.any():
@@ -233,7 +238,7 @@ def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Ten
 
 
 def sides_of(came: Mapping[str, float]) -> dict[str, float]:
-    """On which side of its bound each outcome of a line is that is known only to be beyond it."""
+    """The side, 1 or -1, of each outcome of a line that is only known to be beyond a bound."""
     sides = {}
     for key, side in came.items():
         if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
@@ -246,10 +251,10 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """All decisions, with those that a file holds; at the end the file holds what they are then.
+    """All decisions, also those in a file, to be changed; then the file holds the list as it is.
 
-    They are on the disk, unless the block raises. Other processes wait meanwhile, and find them.
-    The ``file`` is one of SQLite, which drops what a process was writing when it was killed.
+    If the block raises, the file stays as it was. Other processes wait for the end of the block.
+    The ``file`` is an SQLite database, so that a process that is killed leaves no half of a change.
     """
     if file is None:
         yield [*decisions]
@@ -266,8 +271,8 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """All decisions, with those that a file holds, if there is one."""
-    # An empty file is left by a process that was killed when it made the file.
+    """All decisions, also those in a file, if there is one."""
+    # A process that is killed while it makes the file leaves an empty one.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]
     with _opened(file) as database:

@@ -1,6 +1,6 @@
-"""Chance constraints in BayBE, by a recommender whose decisions are stored with the campaign.
+"""Chance constraints in BayBE: a recommender that stores its decisions with the campaign.
 
-It needs BayBE (``pip install botorch_calib[baybe]``). It is for discrete search spaces, of which it
+It needs BayBE (``pip install botorch_calib[baybe]``) and a discrete search space, since it
 certifies each candidate.
 """
 
@@ -18,6 +18,7 @@ try:
     from baybe.recommenders import BotorchRecommender
     from baybe.searchspace import SearchSpace, SearchSpaceType
     from baybe.transformations import IdentityTransformation
+    from baybe.utils.numerical import closest_element
 except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.baybe needs BayBE 0.15 or later: pip install "
@@ -40,11 +41,11 @@ from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
 _BATCH = "BatchNr"  # the column in which a campaign numbers additions
-# States of decisions, None at first: measured, even if that was removed; measured once a later call
-# had taken their place; that, not measured; taken back.
+# States of decisions, None at first: measured, also if the measurement was removed since; replaced
+# by a later call, then measured; replaced and not measured; taken back.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
 _NOT_RUN, _OVERTAKEN = (_REPLACED, _WITHDRAWN), (_REPLACED, _LATE)
-# A campaign is known again by so many of its last measurements, if most of them are still there.
+# How many of the last measurements identify a campaign, and the share that must still be there.
 _LAST, _MOST = 20, 0.6
 
 
@@ -54,8 +55,9 @@ def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[fl
     return {name: [*pair] for name, pair in limits.items()}
 
 
-# With slots there are two classes of this name, and loading finds either.
-@define(slots=False, kw_only=True)
+# With slots there are two classes of this name, and loading finds either. Without its own state, a
+# copy would lose the fields that the parent lacks.
+@define(slots=False, kw_only=True, getstate_setstate=True)
 class ChanceConstrainedRecommender(BotorchRecommender):
     """Recommendations that keep targets within limits with a stated probability, kept true.
 
@@ -142,7 +144,6 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             self.beta,
             not target.minimize,
             searchspace.comp_rep_columns,
-            len(measurements),
         )
         chosen: list[int] = []
         decided = []
@@ -155,11 +156,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         values = values.where(values.notna(), None)
         for row, candidate in zip(decided, recommended.to_dict("records"), strict=True):
             batch = int(np.max(measurements.get(_BATCH, 0)))
-            row.update(candidate=candidate, state=None, batch=batch)
+            row.update(candidate=candidate, state=None, batch=batch, after=len(measurements))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # None of a call that fails, whose candidates nobody gets. One that is recommended again on
-        # the same measurements is the same decision.
+        # Stored last: nobody gets the candidates of a call that fails. A candidate that is
+        # recommended again on the same measurements is the same decision.
         again = zip(decisions, _same(searchspace, decisions, recommended), strict=True)
         self.decisions = [
             each
@@ -167,6 +168,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             if each["state"] not in _NOT_RUN or each["after"] != len(measurements) or not own.any()
         ] + decided
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
+        for each in searchspace.discrete.parameters:
+            if each.is_numerical:
+                nearest = [closest_element(each.values, value) for value in last[each.name]]
+                last[each.name] = nearest
         self.last_lines = last.to_dict("records")
         return recommended
 
@@ -180,9 +185,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def recommendation(
         self, campaign: Campaign, confidence: float = 0.95
     ) -> tuple[pd.DataFrame, Recommendation]:
-        """The candidate to stop at, as a row of a table, and what `recommend` says of it.
+        """The candidate to stop at, a table of one row, and what `recommend` states about it.
 
-        Candidates that the campaign excludes are left out.
+        It is none that the campaign excludes.
 
         Args:
             campaign: A campaign with measurements.
@@ -323,7 +328,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return [{**each, "state": state} for each, state in pairs]
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
-        """Raise unless most of what was measured before the last decision is still there."""
+        """Raise unless most of the last measurements that the recommender has seen are here."""
         if not self.last_lines:
             return
         last = pd.DataFrame(self.last_lines)
@@ -374,24 +379,27 @@ def _same(
 def _lines(
     searchspace: SearchSpace, decisions: Sequence[_Stored], measurements: pd.DataFrame
 ) -> list[int | None]:
-    """Which measurement is of each decision, None as long as there is none.
+    """The place of each decision's measurement in the table, None as long as there is none.
 
-    What was measured before a decision is of earlier ones at most. It is known by its value; if
-    that is missing, it was corrected, where another one is of an early batch, or else removed.
+    A measurement from before a decision can only belong to earlier ones. Its value identifies it.
+    If the value is missing, the measurement was corrected, if another one is of an early batch, or
+    else removed.
     """
     may_be = _same(searchspace, decisions, measurements)
     batches = np.asarray(measurements.get(_BATCH, 0))
     for decision, own in zip(decisions, may_be, strict=True):
         names, missing = [*decision["limits"]], 0
-        values = measurements.reindex(columns=names).to_numpy(dtype=float)
-        for known in np.array(decision["known"], dtype=float).reshape(-1, len(names)):
-            equal = own & np.isclose(values, known, rtol=1e-6, equal_nan=True).all(axis=1)
-            own[equal.argmax()] &= not equal.any()
+        at = np.flatnonzero(own)
+        values = measurements.iloc[at].reindex(columns=names).to_numpy(dtype=float)
+        known = np.array(decision["known"], dtype=float).reshape(-1, 1, len(names))
+        for equal in np.isclose(values, known, rtol=1e-6, equal_nan=True).all(axis=-1):
+            equal &= own[at]
             missing += not equal.any()
+            own[at[equal][:1]] = False
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
-    # The fewer decisions a measurement may be of, the earlier it came. The last of them gets it, so
-    # that the others keep theirs where one is removed.
+    # A measurement that may belong to few decisions came early. The last of these gets it, so that
+    # the others keep theirs if a measurement is removed.
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ try:
     from xopt.generators import generators
     from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
     from xopt.generators.bayesian.models.standard import StandardModelConstructor
+    from xopt.generators.bayesian.turbo import OptimizeTurboController, SafetyTurboController
     from xopt.pydantic import remove_none_values
 except ImportError as error:
     raise ImportError(
@@ -44,12 +46,7 @@ from botorch_calib._validation import check_one_of, check_open_unit, check_posit
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    best_certified,
-    known_points,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, known_points
 from botorch_calib.decisions.rows import DecisionAccount, decision_of
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
@@ -61,9 +58,9 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores them.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
-# Begins our ids: other programs have ids of their own, and a table must not read ours as numbers.
+# Our ids start with it. Other programs have their own, and no table may take ours for numbers.
 _OURS = "decision-"
-# How far candidates keep from those that are out, in shares of the bounds' width.
+# The least distance from candidates that are out, relative to the widths of the bounds.
 _APART = 0.01
 
 
@@ -185,6 +182,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     supports_single_objective: bool = True
     supports_constraints: bool = True
     returns_id: ClassVar[bool] = True
+    _compatible_turbo_controllers = [OptimizeTurboController, SafetyTurboController]
     level: float = Field(0.9, description="probability of meeting all constraints")
     budget: float = Field(SIZE, description="violations beyond the stated share")
     max_half_widths: dict[str, float] = Field({}, description="largest half-widths by output")
@@ -207,6 +205,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _from_json(cls, decisions: list[Any]) -> list[Any]:
         return [json.loads(row) if isinstance(row, str) else row for row in decisions]
 
+    @field_validator("books")
+    @classmethod
+    def _in_place(cls, books: str | None) -> str | None:
+        """The same file, whatever the working directory becomes."""
+        return books and os.path.abspath(os.path.expanduser(os.path.expandvars(books)))
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_open_unit("level", self.level)
@@ -225,7 +229,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = stored.with_books(self.books, self.decisions)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """A copy, as Xopt makes one, that calls the same ``on_violation``, not a copy of it."""
+        """A copy, as Xopt makes one, but with the same ``on_violation``."""
         return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
 
     def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
@@ -244,8 +248,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     def add_data(self, new_data: pd.DataFrame) -> None:
         """Xopt's, which looks for the decisions that the rows belong to."""
-        ids = new_data[stored.ID] if stored.ID in new_data else new_data.index
-        ours = [each for each in ids if str(each).startswith(_OURS)]
+        ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
         before = sum(row["certified"] for row in self._out())
         super().add_data(new_data)
@@ -261,7 +264,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._call_if_violated()
 
     def outstanding(self) -> list[dict[str, Any]]:
-        """The candidates of which nothing is known, as `generate` gave them, to be run yet."""
+        """The candidates without any outcome, as `generate` gave them."""
         names = {*self.model_input_names} - {*self.contextual_variables}
         rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
@@ -269,8 +272,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
         """Take back candidates that were never run: the bound then holds for the others.
 
+        One that is run after all counts again. `outstanding` also lists candidates whose rows were
+        removed from the data; those were run, so leave them out.
+
         Args:
-            candidates: What `generate` gave, or the ids. One that is run after all counts again.
+            candidates: What `generate` gave, or the ids.
 
         Raises:
             InputDataError: If one of them is not out.
@@ -290,7 +296,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = decisions
 
     def last_safe(self) -> dict[str, Any] | None:
-        """The variables of the latest row that was measured within all limits, None without one."""
+        """The variables of the latest row within all limits, None if there is no such row."""
         safe = [i for i, violates in enumerate(self._violations()) if violates is False]
         return dict(self.data[self.vocs.variable_names].iloc[safe[-1]]) if safe else None
 
@@ -299,8 +305,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     ) -> tuple[dict[str, float], Recommendation]:
         """The setting to stop at, and what can be said of it, see `recommend`.
 
-        ``get_optimum`` and the best row of the data prefer what was lucky. Here models of all data
-        judge settings all over ``vocs``; fixed features, and contexts of the latest row, hold.
+        ``get_optimum`` and the best row of the data prefer lucky settings. This one compares
+        settings all over ``vocs`` by models of all data, with fixed features, and contexts as in
+        the latest row.
 
         Args:
             confidence: Confidence of each statement, in (0, 1).
@@ -333,7 +340,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return dict(zip(names, stated.candidate.squeeze(0).tolist(), strict=True)), stated
 
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
-        """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
+        """Xopt's; if outcomes are only known to be beyond a bound, trained again on `stand_ins`."""
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
         bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
@@ -370,13 +377,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 self.beta,
                 maximize,
                 names,
-                len(self.data),
             )
             for point, row in islice(decided_in_turn, n_candidates):
                 pending.append(point)
-                del row["after"]  # the number of lines, of which users remove some
-                own = {stored.ID: _OURS + uuid4().hex[:16]}
-                decisions.append({**row, **own, "earlier": stored.num_near(row["point"], inputs)})
+                row[stored.ID] = _OURS + uuid4().hex[:16]
+                row["earlier"] = stored.num_near(row["point"], inputs)
+                decisions.append(row)
         self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
         return torch.cat(pending[1:])[:, columns]
@@ -403,18 +409,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
         (lower, upper), out = space.region.bounds, torch.cat(pending)
-        margin = _Allowed(constraint, deviations, out, upper - lower)
-        found, certified = space.best(acqf, margin)
-        if len(out) and not certified:
-            return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
-        if len(out) and not space.values:  # the search may end at a kink, as of the distances
-            steps = 2.0 * _APART * (upper - lower) * torch.randn(self.raw_samples, len(lower))
-            choices = torch.cat([found, (found + steps).clamp(lower, upper)])
-            return best_certified(acqf, margin, Place(None, choices))
-        return found, certified
+        found, certified = space.best(acqf, _Allowed(constraint, deviations, out, upper - lower))
+        if certified or not len(out):
+            return found, certified
+        return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
 
     def _space(self, free: Tensor) -> MixedSpace:
-        """The model's inputs, those of candidates within these bounds, and others as they are."""
+        """The inputs of the model: candidates' within these bounds, the others held fixed."""
         names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
         bounds = free.new_zeros(2, len(names))
@@ -472,7 +473,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
 
     def _check_known(self, ids: set[str]) -> None:
-        """Raise or warn if these are ids of decisions that are not known."""
+        """Raise or warn if the generator does not know the decisions with these ids."""
         if not ids <= {row[stored.ID] for row in self.decisions}:
             self.decisions = stored.with_books(self.books, self.decisions)
         if unknown := ids - {row[stored.ID] for row in self.decisions}:
@@ -486,13 +487,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
 
     def _violations(self) -> list[bool | None]:
-        """Whether each row violates a limit, None where that is not known."""
+        """Whether each line of the data violates a limit, None if its outcomes do not say."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
-        statement = {"limits": limits, "quantiles": limits, "level": self.level, "certified": False}
-        rows = [{**statement, "point": [], "beyond": stored.sides_of(line)} for line in lines]
-        trials = zip(rows, lines, strict=True)
-        account = stored.account_of(limits, self.level, self.budget, trials)
-        return [decision_of(row).violated for row in account.decisions]
+        row = {"limits": limits, "quantiles": limits, "certified": False}
+        came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
+        return [decision_of({**row, **each}).violated for each in came]
 
     def _call_if_violated(self) -> None:
         """Call ``on_violation`` if more rows violate a limit than at the last look."""
@@ -526,9 +525,9 @@ class _Allowed(LeastMargin):
         for model, largest in self.deviations:
             deviation = mean_and_deviation(model, X)[1].squeeze(-1).squeeze(-1)
             margin = torch.minimum(margin, 1.0 - deviation / largest)
-        for point in self.pending:
+        if len(self.pending):
             free = self.width > 0.0
-            apart = ((X - point)[..., free] / self.width[free]).norm(dim=-1).squeeze(-1)
+            apart = ((X - self.pending)[..., free] / self.width[free]).norm(dim=-1).amin(dim=-1)
             margin = torch.minimum(margin, apart / _APART - 1.0)
         return margin
 

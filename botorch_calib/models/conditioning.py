@@ -113,12 +113,13 @@ def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
     model.eval()  # its inputs are transformed ones then
     twin = copy(model)
     twin._modules = dict(model._modules)
-    inputs = torch.cat([*model.train_inputs, model.transform_inputs(X)])
+    inputs = torch.cat([*model.train_inputs, model.transform_inputs(X)], dim=-2)
     if hasattr(model, "outcome_transform"):
         Y, _ = model.outcome_transform(Y, **inputs_of_transform(model, X))
-    twin.set_train_data(inputs, torch.cat([model.train_targets, Y.squeeze(-1)]), strict=False)
+    targets = torch.cat([model.train_targets, Y.squeeze(-1)], dim=-1)
+    twin.set_train_data(inputs, targets, strict=False)
     if model._original_train_inputs is not None:
-        twin._original_train_inputs = torch.cat([model._original_train_inputs, X])
+        twin._original_train_inputs = torch.cat([model._original_train_inputs, X], dim=-2)
     return twin
 
 

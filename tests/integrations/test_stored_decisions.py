@@ -142,8 +142,10 @@ def test_damaged_decisions_are_left_out() -> None:
 
 
 class TestTables:
-    def decisions(self, points: list[list[float]], after: int = 1) -> list[dict[str, Any]]:
-        return [{"inputs": dict(zip("ab", p, strict=True)), "after": after} for p in points]
+    def decisions(self, points: list[list[float]]) -> list[dict[str, Any]]:
+        """Made after a line about 0.1 and 0.2."""
+        inputs = [dict(zip("ab", point, strict=True)) for point in points]
+        return [{"inputs": each, "earlier": int(each["a"] == 0.1)} for each in inputs]
 
     def table(self, rows: list[list[float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
         inputs = pd.DataFrame(rows, columns=["a", "b"])
@@ -172,8 +174,18 @@ class TestTables:
         assert [came["y"] for _, came in trials] == [3.0, 2.0, 1.0]
 
     def test_inputs_are_known_by_their_names(self) -> None:
-        inputs, outcomes = self.table([[0.0, 0.0], [0.1, 0.2]])
-        ((row, came),) = trials_in_table(self.decisions([[0.1, 0.2]]), inputs[["b", "a"]], outcomes)
-        assert came == {"y": 1.0} and row["point"] == [0.2, 0.1]
-        with pytest.raises(InputDataError, match="are of the inputs"):
-            trials_in_table(self.decisions([[0.1, 0.2]]), inputs[["b"]], outcomes)
+        inputs, outcomes = self.table([[0.0, 0.0], [0.3, 0.2]])
+        decisions = self.decisions([[0.3, 0.2]])
+        ((row, came),) = trials_in_table(decisions, inputs[["b", "a"]], outcomes)
+        assert came == {"y": 1.0} and row["point"] == [0.2, 0.3]
+        with pytest.raises(InputDataError, match="are of the inputs.* other `books`"):
+            trials_in_table(decisions, inputs[["b"]], outcomes)
+
+    def test_what_was_withdrawn_and_run_all_the_same(self) -> None:
+        """It counts without an id as well, after those that were not withdrawn."""
+        first, second = self.decisions([[0.3, 0.4], [0.3, 0.4]])
+        trials = [{**first, "withdrawn": True}, second]
+        for num in range(3):
+            inputs, outcomes = self.table(num * [[0.3, 0.4]])
+            found = [came.get("y") for _, came in trials_in_table(trials, inputs, outcomes)]
+            assert found == [[None], [0.0], [1.0, 0.0]][num]

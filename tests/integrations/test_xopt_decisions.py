@@ -167,6 +167,17 @@ def test_several_limits_fixed_features_and_travel_distances() -> None:
     assert row["point"] == [*row["inputs"].values()] and row["earlier"] == 0
 
 
+@pytest.mark.parametrize("controller", ["optimize", "safety"])
+def test_trust_regions(controller: str) -> None:
+    X = new_xopt(turbo_controller=controller)
+    X.step()
+    X.generator.suggest(2)
+    lower, upper = X.generator.turbo_controller.get_trust_region(X.generator)
+    assert (upper - lower < torch.tensor([1.0, 2.0])).all()
+    points = torch.tensor([row["point"] for row in X.generator.decisions[1:]])
+    assert ((points >= lower) & (points <= upper)).all()
+
+
 def test_half_widths_are_bounded() -> None:
     """Without the bound the candidate is where the model knows less."""
     widths: list[float] = []
@@ -323,6 +334,20 @@ class TestBooks:
         assert ids[:2] == [lost["_id"], own["_id"]] and len(ids) == 3
         X.dump(str(tmp_path / "run.yaml"))
         assert len(load_xopt(tmp_path / "run.yaml").generator.decisions) == 3
+
+    def test_there_is_one_file_wherever_the_process_goes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Simulations often run in folders of their own."""
+        monkeypatch.setenv("RUNS", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        X = new_xopt(books="books")
+        X.generator.suggest()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        X.generator.suggest()
+        stored = ChanceConstrainedGenerator(vocs=X.vocs, books="$RUNS/books")
+        assert stored.decisions == X.generator.decisions and len(stored.decisions) == 2
 
     def test_the_default_of_load_xopt_is_next_to_the_file(self, tmp_path: Path) -> None:
         X = new_xopt()
