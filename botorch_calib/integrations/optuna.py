@@ -273,9 +273,10 @@ class SearchSpace:
         They are those that each complete trial has had since the first one with them. Their ranges
         are the ``present`` ones, else the latest. One whose range is a single value is held at it.
         """
-        complete = [t.distributions.keys() for t in trials if t.state is TrialState.COMPLETE]
-        names, absent = {*complete[-1]} if complete else set(), set[str]()
-        for others in reversed(complete):
+        complete = [t for t in trials if t.state is TrialState.COMPLETE]
+        several = [t.distributions.keys() for t in complete if t.distributions]
+        names, absent = {*several[-1]} if several else set(), set[str]()
+        for others in reversed(several):
             names -= absent & others  # conditional ones, which come and go
             absent |= names - others
         latest = [*(t.distributions for t in trials), present]

@@ -351,8 +351,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """As the parent; a trial that was not run where it was decided about counts as random."""
         super().after_trial(study, trial, state, values)
         decided = trial.system_attrs.get(PARAMETERS, {})
-        run = trial.params if state is TrialState.COMPLETE else {**decided, **trial.params}
-        others = [name for name in decided if name not in run or run[name] != decided[name]]
+        asked_all = trial.params and state is TrialState.COMPLETE
+        run = trial.params if asked_all else {**decided, **trial.params}
+        # NaN may be a choice, and equals itself as a string.
+        others = [
+            name for name, x in decided.items() if name not in run or str(run[name]) != str(x)
+        ]
         if trial.system_attrs.get(DECISION) and others:
             _leave_undecided(study, trial, f"it was run with another {others[0]!r}")
         sides = trial.user_attrs.get(BEYOND)
@@ -464,7 +468,7 @@ def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpa
 
 def _was_decided(trial: FrozenTrial) -> bool:
     """Whether the trial was decided about, and may have been run."""
-    is_empty = trial.state.is_finished() and not trial.params
+    is_empty = trial.state.is_finished() and not (trial.params or trial.constraints)
     return trial.system_attrs.get(DECISION, {}) != {} and not is_empty
 
 

@@ -396,8 +396,10 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     """Names of the constraints of the latest complete trial, as the first of these has them.
 
     Earlier trials may have had others, if a new one has come since; later ones must not differ.
+    Trials without any are left out, as nobody can add them once a trial is complete.
     """
-    names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    names = [[*trial.constraints] for trial in complete if trial.constraints]
     present = {*names[-1]} if names else set()
     first = next((place for place, each in enumerate(names) if {*each} == present), 0)
     for place, other in enumerate(names):
