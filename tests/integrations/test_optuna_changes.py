@@ -204,13 +204,12 @@ class TestWithdrawals:
 class TestRuns:
     def test_parameters_may_be_read_without_being_asked_for(self) -> None:
         study = started()
-        trial = study.ask()
-        assert trial.relative_params
-        trial.set_constraint("loss", 0.2)
-        study.tell(trial, state=TrialState.FAIL)
-        trial = study.ask()
-        trial.set_constraint("loss", 0.2)
-        study.tell(trial, 0.5)
+        failed, complete = study.ask(), study.ask()
+        for trial in (failed, complete):
+            assert trial.relative_params
+            trial.set_constraint("loss", 0.2)
+        study.tell(failed, state=TrialState.FAIL)
+        study.tell(complete, 0.5)
         assert books(study) == (2, 2, 0)
 
     def test_a_complete_trial_without_constraints_is_out(self) -> None:
