@@ -89,9 +89,9 @@ class MixedSpace:
     def choices(
         self, objective: Model, constraint: ChanceConstraint, confidence: float, maximize: bool
     ) -> Tensor:
-        """Points ``n x d`` to recommend one of, as for `recommend`.
+        """Choices ``n x d`` for `recommend`, with the best safe point and the best hopeful one.
 
-        Among them are the best one that is safe itself, and the best one that is expected to be.
+        A hopeful point is expected to be safe: it shows what stands in the way of better ones.
         """
         mean = PosteriorMean(objective, maximize=maximize)
         margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]

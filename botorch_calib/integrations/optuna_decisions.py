@@ -460,7 +460,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
-    """The space as points of the cube, beyond which values that are given may lie."""
+    """The space as points of the cube; values that are given may lie outside."""
     bounds = with_features(cube, space.fixed)
     place = Place(bounds, None, space.fixed, None, None, search.num_restarts, search.raw_samples)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))

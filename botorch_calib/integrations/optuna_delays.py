@@ -197,8 +197,8 @@ class DelayAwareSampler(BoTorchSampler):
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
         """The trials of a study that have begun, but for one, by number.
 
-        Left out are those that were withdrawn and have set no constraint, and a failed trial that
-        Optuna's callback runs again, for the later one.
+        Withdrawn trials that have set no constraint are left out. A later trial stands for a failed
+        one that Optuna's callback runs again.
         """
         # A study of Optuna's `HyperbandPruner` shows each trial only some others.
         every = study._storage.get_all_trials(study._study_id, deepcopy=False)
@@ -396,7 +396,7 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     """Names of the constraints of the latest complete trial, as the first of these has them.
 
     Earlier trials may have had others, if a new one has come since; later ones must not differ.
-    Trials without any are left out, as nobody can add them once a trial is complete.
+    Trials without constraints do not count, since nobody can set them after a trial has ended.
     """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     names = [[*trial.constraints] for trial in complete if trial.constraints]
@@ -435,7 +435,7 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 
 
 def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
-    """Whether the later trial is the same one; in a study made of others, numbers may be wrong."""
+    """Whether a later trial repeats a failed one: added to another study, they change numbers."""
     decisions = [each.system_attrs.get(DECISION) for each in (trial, later)]
     same = decisions[0] == decisions[1] and trial.params.items() <= later.params.items()
     return trial.state is TrialState.FAIL and same
