@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition import AcquisitionFunction, PosteriorMean
 from botorch.exceptions.errors import InfeasibilityError
+from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.asynchronous.designs import with_features
+from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
@@ -83,6 +85,18 @@ class MixedSpace:
             if torch.equal(best, before):
                 break
         return best, certified
+
+    def choices(
+        self, objective: Model, constraint: ChanceConstraint, confidence: float, maximize: bool
+    ) -> Tensor:
+        """Choices ``n x d`` for `recommend`, with the best safe point and the best hopeful one.
+
+        A hopeful point is expected to be safe: it shows what stands in the way of better ones.
+        """
+        mean = PosteriorMean(objective, maximize=maximize)
+        margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
+        best = [self.rounded(self.best(mean, margin)[0]) for margin in margins]
+        return torch.cat([*best, self.points(known_points(margins[0], self.region))])
 
     def points(self, known: Tensor) -> Tensor:
         """Points ``n x d`` spread over the space, and the ``known`` ones ``m x 1 x d`` in it."""

@@ -53,7 +53,7 @@ from ax.storage.botorch_modular_registry import register_acquisition
 from ax.storage.json_store.registry import CORE_DECODER_REGISTRY
 from ax.utils.common.constants import Keys
 from ax.utils.common.random import with_rng_seed
-from botorch.acquisition import AcquisitionFunction, PosteriorMean
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList
 from botorch.models.model import Model
@@ -69,7 +69,6 @@ from botorch_calib.decisions.chance_constrained_search import (
     Place,
     evaluated,
     expands,
-    known_points,
     repeated_points,
 )
 from botorch_calib.decisions.rows import DecisionAccount, Row, decision_of
@@ -168,10 +167,7 @@ class CertifiedPoints(ConstrainedClosedForm):
     ) -> Tensor:
         """What `recommend` says of the best point that is safe itself, among many others."""
         constraint = self.options["constraint"]
-        margin = LeastMargin(constraint, settings["confidence"])
-        mean = PosteriorMean(objective, maximize=settings["maximize"])
-        best, _ = space.best(mean, margin)
-        choices = torch.cat([space.rounded(best), space.points(known_points(margin, space.region))])
+        choices = space.choices(objective, constraint, **settings)
         self.recommended = recommend(
             objective, constraint, choices=choices, baseline=baseline, **settings
         )

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -49,6 +49,7 @@ from optuna.distributions import (
     _get_single_value,
 )
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from botorch_calib._validation import check_count, check_one_of
 from botorch_calib.acquisition import (
@@ -57,6 +58,7 @@ from botorch_calib.acquisition import (
     LogCalibratedProbabilityOfFeasibility,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.integrations._stored import INFINITE
@@ -271,9 +273,10 @@ class SearchSpace:
         They are those that each complete trial has had since the first one with them. Their ranges
         are the ``present`` ones, else the latest. One whose range is a single value is held at it.
         """
-        complete = [t.distributions.keys() for t in trials if t.state is TrialState.COMPLETE]
-        names, absent = {*complete[-1]} if complete else set(), set[str]()
-        for others in reversed(complete):
+        complete = [t for t in trials if t.state is TrialState.COMPLETE]
+        several = [t.distributions.keys() for t in complete if t.distributions]
+        names, absent = {*several[-1]} if several else set(), set[str]()
+        for others in reversed(several):
             names -= absent & others  # conditional ones, which come and go
             absent |= names - others
         latest = [*(t.distributions for t in trials), present]
@@ -315,16 +318,33 @@ class SearchSpace:
         return {**self._transform.untransform(point.clamp(0.0, 1.0).numpy()), **self.held}
 
     def rounded(self, points: Tensor) -> Tensor:
-        """Points ``n x d`` that Optuna makes of others."""
-        return self.encoded(map(self.parameters, points))
+        """Points ``n x d`` that Optuna makes of others, without a loop over points."""
+        X = points.clamp(0.0, 1.0)
+        bounds = torch.from_numpy(self._transform._raw_bounds).to(X)
+        for name, columns in self._columns.items():
+            own, (low, high) = self.distributions[name], bounds[columns[0]]
+            if isinstance(own, CategoricalDistribution):
+                X[:, columns] = one_hot(X[:, columns].argmax(dim=-1), len(columns)).to(X)
+            elif isinstance(own, IntDistribution | FloatDistribution) and own.step is not None:
+                raw = low + X[:, columns] * (high - low)
+                raw = raw.exp() if own.log else raw
+                steps = ((raw - own.low) / own.step).round()
+                raw = (own.low + own.step * steps).clamp(own.low, own.high)
+                X[:, columns] = ((raw.log() if own.log else raw) - low) / (high - low)
+        return with_features(X, self.fixed)
 
-    @property
+    @cached_property
     def fixed(self) -> dict[int, float]:
         """Values by column of the parameters that are held."""
-        (point,) = self.rounded(torch.full((1, self.dim), 0.5, dtype=torch.double))
-        encoded = zip(self.distributions, self._transform.column_to_encoded_columns, strict=True)
-        columns = [int(column) for name, own in encoded if name in self.held for column in own]
-        return {column: point[column].item() for column in columns}
+        center = torch.full((self.dim,), 0.5, dtype=torch.double)
+        point = self.encoded([self.parameters(center)])[0].tolist()
+        return {i: point[i] for name in self.held for i in self._columns[name]}
+
+    @property
+    def _columns(self) -> dict[str, list[int]]:
+        """Columns of each parameter."""
+        columns = [each.tolist() for each in self._transform.column_to_encoded_columns]
+        return dict(zip(self.distributions, columns, strict=True))
 
     @property
     def is_rounded(self) -> bool:

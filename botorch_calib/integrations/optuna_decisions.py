@@ -20,6 +20,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.utils.sampling import manual_seed
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -31,7 +32,7 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import with_features
-from botorch_calib.asynchronous.proposer import DelayAwareProposer
+from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
@@ -45,8 +46,10 @@ from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning, le
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.optuna_delays import (
+    DECISION,
     PARAMETERS,
     RUNNING,
+    WITHDRAWN,
     DelayAwareSampler,
     Look,
     encoded,
@@ -60,12 +63,8 @@ from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
-#: The system attribute of a trial with the row of its decision, empty if it was drawn at random.
-DECISION = "botorch_calib:decision"
 #: The user attribute of a trial with the sides of constraints that are only known to be beyond.
 BEYOND = "beyond"
-#: With a number at its end the system attribute of a study whose trial was never run.
-WITHDRAWN = "botorch_calib:withdrawn:"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
@@ -90,11 +89,8 @@ class _CertifiedProposer(DelayAwareProposer):
         failed: Tensor,
     ) -> Tensor:
         """The best certified point, else one to learn most from, given what runs."""
-        # Values that are given may lie outside.
-        bounds = with_features(like(self.constraint.model, self.bounds), fixed)
-        settings = (self.search.num_restarts, self.search.raw_samples)
-        place = Place(bounds, None, fixed, None, None, *settings)
-        space = MixedSpace(place, rounding=lambda X: self.space.rounded(X.cpu()).to(X))
+        bounds = like(self.constraint.model, self.bounds)
+        space = _mixed(self.space, bounds, self.search)
 
         def search(constraint: ChanceConstraint) -> tuple[Tensor, bool]:
             searched = stored.expanding(acqf, constraint, self.expansion_share)
@@ -229,12 +225,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
         bounds, choices = with_features(unit_cube(X), look.space.fixed), look.space.points()
+        objective, constraint = self._fit(X, values, look.noise[0]), self._constraint(look)
         if choices is None and look.space.is_rounded:
-            sample = look.space.sample(4 * self._search.raw_samples, seed=0)
-            choices = torch.cat([look.space.rounded(X.cpu()), sample])
+            space = _mixed(look.space, bounds, self._search)
+            with manual_seed(0):
+                choices = space.choices(objective, constraint, confidence, maximize)
         stated = recommend(
-            self._fit(X, values, look.noise[0]),
-            self._constraint(look),
+            objective,
+            constraint,
             bounds if choices is None else None,
             None if choices is None else choices.to(X),
             confidence,
@@ -358,8 +356,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """As the parent; a trial that was not run where it was decided about counts as random."""
         super().after_trial(study, trial, state, values)
         decided = trial.system_attrs.get(PARAMETERS, {})
-        run = trial.params if state is TrialState.COMPLETE else {**decided, **trial.params}
-        others = [name for name in decided if name not in run or run[name] != decided[name]]
+        asked_all = trial.params and state is TrialState.COMPLETE
+        run = trial.params if asked_all else {**decided, **trial.params}
+        # NaN may be a choice, and equals itself as a string.
+        others = [
+            name for name, x in decided.items() if name not in run or str(run[name]) != str(x)
+        ]
         if trial.system_attrs.get(DECISION) and others:
             _leave_undecided(study, trial, f"it was run with another {others[0]!r}")
         sides = trial.user_attrs.get(BEYOND)
@@ -408,15 +410,6 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """The parent's, but to end beyond a limit is no failure: its constraint keeps away."""
         others = [trial for trial in trials if not _ended_beyond(trial)]
         return super()._look_at(study, others, space)._replace(trials=trials)
-
-    def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-        """The parent's, but for those that were withdrawn and have set no constraint."""
-        attrs, trials = study._storage.get_study_system_attrs(study._study_id), super()._trials
-        return [
-            t
-            for t in trials(study, trial)
-            if t.constraints or f"{WITHDRAWN}{t.number}" not in attrs
-        ]
 
     def _look_now(self, study: Study) -> Look:
         trials = self._trials(study)
@@ -471,9 +464,16 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return constraint
 
 
+def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
+    """The space as points of the cube; values that are given may lie outside."""
+    bounds = with_features(cube, space.fixed)
+    place = Place(bounds, None, space.fixed, None, None, search.num_restarts, search.raw_samples)
+    return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
+
+
 def _was_decided(trial: FrozenTrial) -> bool:
     """Whether the trial was decided about, and may have been run."""
-    is_empty = trial.state.is_finished() and not trial.params
+    is_empty = trial.state.is_finished() and not (trial.params or trial.constraints)
     return trial.system_attrs.get(DECISION, {}) != {} and not is_empty
 
 

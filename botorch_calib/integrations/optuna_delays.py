@@ -69,6 +69,10 @@ RUNNING = TrialState.RUNNING
 # System attribute of a trial: its parameters, which other processes so see before its objective
 # asks for them. User attribute: the variances of the noise of its outcomes.
 PARAMETERS, YVAR = "botorch_calib:parameters", "Yvar"
+#: The system attribute of a trial with the row of its decision, empty if it was drawn at random.
+DECISION = "botorch_calib:decision"
+#: With a number at its end the system attribute of a study whose trial was never run.
+WITHDRAWN = "botorch_calib:withdrawn:"
 
 
 class Look(NamedTuple):
@@ -193,22 +197,24 @@ class DelayAwareSampler(BoTorchSampler):
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
         """The trials of a study that have begun, but for one, by number.
 
-        A failed trial that Optuna's callback runs again is left out, for the later one.
+        Withdrawn trials that have set no constraint are left out. A later trial stands for a failed
+        one that Optuna's callback runs again.
         """
         # A study of Optuna's `HyperbandPruner` shows each trial only some others.
         every = study._storage.get_all_trials(study._study_id, deepcopy=False)
-        begun = [each for each in every if each.state is not TrialState.WAITING]
-        later = {n: t.params for t in begun for n in t.system_attrs.get("retry_history", ())}
+        attrs = study._storage.get_study_system_attrs(study._study_id)
+        begun = [
+            each
+            for each in every
+            if each.state is not TrialState.WAITING
+            and (f"{WITHDRAWN}{each.number}" not in attrs or each.constraints)
+        ]
+        later = {n: each for each in begun for n in each.system_attrs.get("retry_history", ())}
         return [
             each
             for each in begun
             if (trial is None or each.number != trial.number)
-            # In a study that was put together of others these numbers may be wrong.
-            and not (
-                each.state is TrialState.FAIL
-                and each.number in later
-                and each.params.items() <= later[each.number].items()
-            )
+            and not (each.number in later and _is_run_again(each, later[each.number]))
         ]
 
     def _chosen(
@@ -390,8 +396,10 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     """Names of the constraints of the latest complete trial, as the first of these has them.
 
     Earlier trials may have had others, if a new one has come since; later ones must not differ.
+    Trials without constraints do not count, since nobody can set them after a trial has ended.
     """
-    names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    names = [[*trial.constraints] for trial in complete if trial.constraints]
     present = {*names[-1]} if names else set()
     first = next((place for place, each in enumerate(names) if {*each} == present), 0)
     for place, other in enumerate(names):
@@ -424,6 +432,13 @@ def is_finite(trial: FrozenTrial) -> bool:
 def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
     """Store a system attribute of a trial, as Optuna's own samplers do."""
     study._storage.set_trial_system_attr(trial._trial_id, key, value)
+
+
+def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
+    """Whether a later trial repeats a failed one: added to another study, they change numbers."""
+    decisions = [each.system_attrs.get(DECISION) for each in (trial, later)]
+    same = decisions[0] == decisions[1] and trial.params.items() <= later.params.items()
+    return trial.state is TrialState.FAIL and same
 
 
 def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:

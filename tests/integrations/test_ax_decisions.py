@@ -497,6 +497,20 @@ def test_recommendation_and_cards() -> None:
         assert supported == pytest.approx(noise_diagnosis(models[metric]).supported)
 
 
+def test_the_note_of_a_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few of the points that are sampled are better than the one that is recommended."""
+    spaces = [RangeParameterConfig(n, bounds=(0, 1), parameter_type="float") for n in "abcd"]
+
+    def evaluate(p: Any) -> dict[str, float]:
+        total = sum(p.values())
+        return {"y": total, "z": total + 0.4 * math.sin(91.0 * total)}
+
+    client = new_client(spaces, ["z <= 2"], evaluate)
+    monkeypatch.setattr(_mixed_search, "_POOL", 8)
+    _, stated = recommendation(client)
+    assert "the limits of 'z' stand in the way" in stated.note
+
+
 def test_a_minimised_objective() -> None:
     client = new_client(objective="-y", constraints=("z >= 0.4",))
     play(client, 1)

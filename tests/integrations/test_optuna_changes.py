@@ -12,14 +12,16 @@ import pytest
 pytest.importorskip("optuna_integration")
 
 import optuna
+import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import PartialFixedSampler
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState, create_trial
 
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
-from botorch_calib.integrations.optuna_decisions import DECISION
-from botorch_calib.integrations.optuna_delays import DelayAwareSampler
+from botorch_calib.integrations.optuna import SearchSpace
+from botorch_calib.integrations.optuna_delays import DECISION, DelayAwareSampler
 from tests.integrations.test_optuna import NewStorage, new_storage, quiet
 from tests.integrations.test_optuna_decisions import (
     NUM_INITIAL,
@@ -125,6 +127,27 @@ class TestRetries:
         assert study.sampler.chance_constraint(study).num_decisions == 3
         assert [trial.params for trial in study.trials[-2:]] == [past, past]
 
+    def test_a_retry_that_is_withdrawn_leaves_the_trial_before_it(self) -> None:
+        study = started()
+        trial = asked(study)
+        again = lost(study, trial)
+        study.sampler.withdraw(study, [again.number])
+        assert study.sampler.outstanding(study) == [trial.number]
+        study.sampler.withdraw(study, [trial.number])
+        assert books(study) == (0, 0, 0)
+
+    def test_wrong_numbers_in_a_study_of_others_hide_nothing(self) -> None:
+        """Trials of a grid are often equal, and the number of the lost one is another trial's."""
+        study = started()
+        lost(study, asked(study))
+        other, row = new_study(level=0.5), dict(study.trials[-1].system_attrs[DECISION], id="own")
+        failed = {"params": study.trials[-1].params, "state": TrialState.FAIL}
+        failed["distributions"] = study.trials[-1].distributions
+        other.add_trials(study.trials[:NUM_INITIAL])
+        other.add_trial(create_trial(**failed, system_attrs={DECISION: row}))
+        other.add_trial(study.trials[-1])
+        assert books(other) == (2, 0, 2)
+
     def test_failures_of_other_samplers_that_are_retried_are_none(self) -> None:
         study: Any = optuna.create_study(sampler=DelayAwareSampler(seed=0))
         trial = study.ask()
@@ -176,6 +199,38 @@ class TestWithdrawals:
         again.add_trials(study.trials)
         again.add_trials(study.trials[NUM_INITIAL:])
         assert books(again) == books(study) == counted(study)
+
+
+class TestRuns:
+    def test_parameters_may_be_read_without_being_asked_for(self) -> None:
+        study = started()
+        failed, complete = study.ask(), study.ask()
+        for trial in (failed, complete):
+            assert trial.relative_params
+            trial.set_constraint("loss", 0.2)
+        study.tell(failed, state=TrialState.FAIL)
+        study.tell(complete, 0.5)
+        assert books(study) == (2, 2, 0)
+
+    def test_a_complete_trial_without_constraints_is_out(self) -> None:
+        study = started()
+        study.tell(asked(study), 0.3)
+        study.optimize(limited, n_trials=1)
+        assert study.sampler.outstanding(study) == [NUM_INITIAL]
+        assert books(study)[2] == 1
+
+    def test_nan_may_be_a_choice(self, new_storage: NewStorage) -> None:
+        def objective(trial: Any) -> float:
+            kind = trial.suggest_categorical("kind", [math.nan, 1.0])
+            return limited(trial) + math.isnan(kind)
+
+        sampler = new_study(level=0.5).sampler
+        study: Any = optuna.create_study(
+            storage=new_storage(), direction="maximize", sampler=sampler
+        )
+        study.optimize(objective, n_trials=NUM_INITIAL + 2)
+        assert all(trial.system_attrs[DECISION] for trial in study.trials[NUM_INITIAL:])
+        assert any(math.isnan(trial.params["kind"]) for trial in study.trials[NUM_INITIAL:])
 
 
 Objective = Callable[[Any], float]
@@ -287,6 +342,28 @@ class TestSpacesThatChange:
         study.optimize(limited, n_trials=1)
         with pytest.raises(InputDataError, match="Fewer than two complete trials"):
             study.sampler.chance_constraint(study)
+
+
+@pytest.mark.parametrize("held", [{}, {"count": 20, "kind": "v"}])
+def test_points_are_rounded_as_optuna_does(held: dict[str, Any]) -> None:
+    space = SearchSpace(
+        {
+            "plain": FloatDistribution(0.0, 1.0),
+            "rate": FloatDistribution(1e-5, 10.0, log=True),
+            "share": FloatDistribution(0.1, 2.35, step=0.25),
+            "count": IntDistribution(1, 8),
+            "size": IntDistribution(1, 1000, log=True),
+            "offset": IntDistribution(-3, 12, step=5),
+            "many": IntDistribution(0, 10**7),
+            "kind": CategoricalDistribution(["u", "v", None]),
+        },
+        held,
+    )
+    points = torch.rand(200, space.dim, dtype=torch.double, generator=torch.manual_seed(0))
+    points = 1.2 * points - 0.1
+    one_by_one = space.encoded(map(space.parameters, points))
+    torch.testing.assert_close(space.rounded(points), one_by_one, rtol=0.0, atol=1e-15)
+    assert space.rounded(points.float()).dtype is torch.float
 
 
 def given_point(trial: Any) -> float:

@@ -13,7 +13,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from botorch_calib.integrations.optuna_decisions import DECISION
+from botorch_calib.integrations.optuna_delays import DECISION
 from tests.slow.optuna_changed_worker import LEVEL, NAME, NUM_INITIAL, sampler, storage_in
 
 pytestmark = [

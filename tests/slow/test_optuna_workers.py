@@ -15,7 +15,7 @@ pytest.importorskip("optuna_integration")
 import optuna
 from optuna.trial import TrialState
 
-from botorch_calib.integrations.optuna_decisions import DECISION
+from botorch_calib.integrations.optuna_delays import DECISION
 from tests.slow.optuna_worker import LEVEL, NAME, NUM_INITIAL, sampler
 
 NUM_TRIALS = NUM_INITIAL + 60
