@@ -1,6 +1,9 @@
 """Our generator in blop's adapter of Xopt's generators."""
 
+from __future__ import annotations
+
 import random
+from typing import Any
 
 import torch
 from blop.xopt.optimizer import XoptOptimizer
@@ -25,7 +28,7 @@ def measured(points):
 def test_certified_suggestions(tmp_path) -> None:
     torch.manual_seed(0)
     random.seed(0)
-    set_to = []
+    set_to: list[Any] = []
     generator = ChanceConstrainedGenerator(
         vocs=VOCABULARY,
         gp_constructor=StandardModelConstructor(),  # of outcomes with their noise
