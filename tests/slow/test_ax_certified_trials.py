@@ -182,4 +182,5 @@ def test_sixty_trials(tmp_path: Path) -> None:
         assert all(0.1 <= arm.parameters["a"] <= 1.2 for arm in arms)
         assert ax_decisions.last_safe(client) is not None
         violated, observed = violated + V, observed + T - out
-    assert violated <= 0.11 * observed
+    # A tenth, with two standard deviations of so many independent rounds.
+    assert violated <= 0.1 * observed + 2.0 * (0.1 * 0.9 * observed) ** 0.5
