@@ -92,6 +92,5 @@ def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
         total["violated"] += violated
     num = total["certified"]
     assert num > 80
-    # A tenth is meant to be violated; a count of so many trials varies by a few.
     # A tenth, with two standard deviations of so many independent rounds.
     assert total["violated"] <= 0.1 * num + 2.0 * (0.1 * 0.9 * num) ** 0.5, total
