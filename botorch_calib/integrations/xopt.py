@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -156,7 +157,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: As in `optimize_chance_constrained`.
         decisions: Those taken so far.
-        books: Path of a file for the decisions, which the first one makes.
+        books: Path of a file for the decisions, which the first one makes (default: the name of
+            Xopt's ``xopt_dump_file`` with ``.decisions`` after it, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
 
     Raises:
@@ -239,12 +241,34 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def generate(self, n_candidates: int) -> list[dict[Any, Any]]:
         """Xopt's, with the id of the decision about each candidate as its ``"_id"``."""
         self._call_if_violated()
+        self._keep_books_beside_dump()
         candidates = super().generate(n_candidates)
         # The last ones, after points that Xopt interpolates.
         decided = self.decisions[-n_candidates:]
         for candidate, row in zip(candidates[-n_candidates:], decided, strict=True):
             candidate[stored.ID] = row[stored.ID]
         return candidates
+
+    def _keep_books_beside_dump(self) -> None:
+        """Name the ``books`` after the file that Xopt dumps to, if there are none.
+
+        Xopt tells no generator about that file, so the caller's frames are asked.
+        """
+        frame = sys._getframe()
+        while self.books is None and frame.f_back is not None:
+            frame = frame.f_back
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, Xopt) and owner.xopt_dump_file:
+                self.books, num = f"{owner.xopt_dump_file}.decisions", len(self.decisions)
+                self.decisions = stored.with_books(self.books, self.decisions)
+                if len(self.decisions) > num:
+                    warnings.warn(
+                        f"{self.books} has {len(self.decisions) - num} decisions that are not in "
+                        "the dump. They count. If they are of another run, start with other "
+                        "`books`.",
+                        CalibrationWarning,
+                        stacklevel=level_of_caller(),
+                    )
 
     def add_data(self, new_data: pd.DataFrame) -> None:
         """Xopt's, which looks for the decisions that the rows belong to."""

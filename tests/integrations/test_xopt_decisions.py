@@ -470,3 +470,31 @@ class TestErrors:
         ):
             with pytest.raises(InputDataError, match=match):
                 new_xopt(**settings)
+
+
+def test_books_next_to_the_file_that_xopt_dumps_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation that takes the process down has no row in the dump, but a decision."""
+    X, file = new_xopt(), tmp_path / "run.yaml"
+    X.xopt_dump_file = str(file)
+    X.dump()
+    with monkeypatch.context() as patched:
+        patched.setattr(Xopt, "evaluate_data", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            X.step()
+    assert X.generator.books == f"{file}.decisions"
+    (decision,) = load_xopt(file).generator.decisions
+    again = Xopt.from_file(str(file))
+    again.evaluator = Evaluator(function=limited)
+    with pytest.warns(CalibrationWarning, match="1 decisions that are not in the dump"):
+        again.step()
+    assert again.generator.decisions[0] == decision and len(again.generator.decisions) == 2
+    again.step()  # and no more about it
+    own = new_xopt(books=str(tmp_path / "own"))
+    own.xopt_dump_file = str(file)
+    own.step()
+    assert own.generator.books == str(tmp_path / "own") and len(own.generator.decisions) == 1
+    bare = new_xopt()
+    bare.step()
+    assert bare.generator.books is None
