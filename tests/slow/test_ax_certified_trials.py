@@ -179,7 +179,8 @@ def test_sixty_trials(tmp_path: Path) -> None:
         assert out == sum(bool(certified_of(trial)) for trial in abandoned)
         # Trials that were asked for after the change keep to the range as it is now.
         arms = [trial.arms[0] for i, trial in trials.items() if i > killed_at + 2]
-        assert all(0.1 <= arm.parameters["a"] <= 1.2 for arm in arms)
+        later: list[Any] = [arm.parameters["a"] for arm in arms]
+        assert all(0.1 <= a <= 1.2 for a in later)
         assert ax_decisions.last_safe(client) is not None
         violated, observed = violated + V, observed + T - out
     # A tenth, with two standard deviations of so many independent rounds.
