@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.decisions import faults_and_small_sets, real_limits
-from benchmarks.decisions.suites import BUDGET, FAULTS, REAL
+from benchmarks.decisions import faults_and_small_sets, limits_and_workers, real_limits
+from benchmarks.decisions.suites import BUDGET, FAULTS, FURTHER, REAL, SMALL_SETS
 from benchmarks.decisions.tasks import CASES
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.framework.stored_results import (
@@ -24,11 +24,13 @@ from benchmarks.framework.stored_results import (
 from benchmarks.studies.command_line import study_parser
 
 COMMAND = "python -m benchmarks.studies.decisions_violations"
-BEFORE, METHODS = "misses", ("budget", "budget_spread")
+BEFORE, METHODS = "misses", ("budget", "budget_spread", "budget_sharp")
 SUITES = (
     (BUDGET, [*CASES]),
     (FAULTS, [*faults_and_small_sets.FAULTS]),
     (REAL, [task.outcome.name for task in real_limits.TASKS]),
+    (FURTHER, [*limits_and_workers.CASES]),
+    (SMALL_SETS, [*faults_and_small_sets.SMALL_SETS]),
 )
 HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
 HEAD += ["reward", "before", "reward less before", "safe", "before"]
