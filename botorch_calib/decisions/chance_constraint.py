@@ -258,7 +258,7 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def model(self) -> Any:
-        """The model of the outcome; of several, that of the first. `models` has all of them."""
+        """The model of the outcome; of several, that of the first. ``models`` has all of them."""
         return next(iter(self.models.values()))
 
     @property
