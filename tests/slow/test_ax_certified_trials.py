@@ -21,13 +21,15 @@ from ax.storage.sqa_store.db import init_engine_and_session_factory
 from botorch_calib.decisions.budget import Budget
 from botorch_calib.integrations import ax_decisions
 from tests.integrations.test_ax import quiet
+from tests.slow.plausible_violations import most_violations
 
 __all__ = ["quiet"]  # a fixture
 
 ROOT = Path(__file__).parents[2]
 LIMIT, NUM = 1.0, 84
 
-# Mixed parameters and two or three workers. It goes on from what is stored, with nothing imported
+# Mixed parameters and two or three workers. In the database the noise that is stated is a third of
+# what there is. It goes on from what is stored, with nothing imported
 # but what the guide says. The first process is killed while a trial is evaluated, and the second
 # one begins by changing a range.
 SCRIPT = """
@@ -60,7 +62,10 @@ SCRIPT = """
         noise = 0.1 * float(torch.randn((), generator=generator))
         is_last = p["c"] == "w"
         loss = p["a"] ** 2 + p["b"] / 10 + 0.2 * math.sin(6 * p["a"]) + 0.1 * is_last
-        return {"gain": p["a"] + 2 * p["b"] / 10 + 0.3 * is_last, "loss": loss + noise}
+        gain, loss = p["a"] + 2 * p["b"] / 10 + 0.3 * is_last, loss + noise
+        if kind == "json":
+            return {"gain": gain, "loss": loss}
+        return {"gain": (gain, 0.01), "loss": (loss, 0.033)}
 
     if killed_at < 0:
         if kind == "json":
@@ -176,12 +181,11 @@ def test_sixty_trials(tmp_path: Path) -> None:
         assert found.account[:3] == (T, V, out)
         assert all(certified_of(trials[i]) is not None for i in range(killed_at, len(trials)))
         abandoned = [trial for trial in trials.values() if trial.status.is_abandoned]
-        assert out == sum(bool(certified_of(trial)) for trial in abandoned)
+        assert out == sum(bool(certified_of(trial)) for trial in abandoned) > 0
         # Trials that were asked for after the change keep to the range as it is now.
         arms = [trial.arms[0] for i, trial in trials.items() if i > killed_at + 2]
         later: list[Any] = [arm.parameters["a"] for arm in arms]
         assert all(0.1 <= a <= 1.2 for a in later)
         assert ax_decisions.last_safe(client) is not None
         violated, observed = violated + V, observed + T - out
-    # A tenth, with two standard deviations of so many independent rounds.
-    assert violated <= 0.1 * observed + 2.0 * (0.1 * 0.9 * observed) ** 0.5
+    assert violated <= most_violations(observed)
