@@ -1,7 +1,7 @@
 """The rule that counts violations beside the one that counted misses, on the runs archived so far.
 
-Pairs are runs of ``budget`` (or ``budget_spread``) and ``misses`` on the same problem and seed, in
-the archives of the suites on decisions.
+Pairs are runs of ``budget`` (or ``budget_spread``, or ``budget_sharp``) and ``misses`` on the same
+problem and seed, in the archives of the suites on decisions.
 """
 
 from __future__ import annotations

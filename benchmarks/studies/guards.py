@@ -16,13 +16,14 @@ from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
-from scipy.stats import binomtest, poisson
+from scipy.stats import poisson
 from torch import Tensor
 
 from benchmarks.framework.markdown import table
 from benchmarks.studies.command_line import run_study
 from botorch_calib import WassersteinBall
 from botorch_calib.diagnostics import CalibrationAlarm
+from botorch_calib.distributions.scoring_rules import binomial_interval
 from botorch_calib.models.learned_spread import with_learned_spread
 from botorch_calib.robust import ContextDistribution
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
@@ -129,8 +130,8 @@ def report(runs: list[dict[str, Any]]) -> str:
     for what in dict.fromkeys(each.partition(":")[0] for each in COUNTED):
         values = [each["value"] for each in runs if each["what"].partition(":")[0] == what]
         count = sum(value > 0.0 for value in values)
-        ends = binomtest(count, len(values)).proportion_ci()
-        share = f"{100 * count / len(values):.1f} ({100 * ends.low:.1f} to {100 * ends.high:.1f})"
+        low, high = (100 * float(end) for end in binomial_interval(count, len(values)))
+        share = f"{100 * count / len(values):.1f} ({low:.1f} to {high:.1f})"
         most = max(values)
         rows.append([what, str(len(values)), share, "" if most in (0.0, 1.0) else f"{most:.2f}"])
     lines = ["# How often guards are right", "", f"Reproduce with `{COMMAND}`.", ""]

@@ -156,7 +156,7 @@ class DelayAwareProposer:
             self.choices = torch.from_numpy(check_array("choices", choices, (None, self.dim)))
             if not len(self.choices):
                 raise InputDataError("`choices` holds no points.")
-        self.linear = Region.checked(self.bounds, None, inequality_constraints).linear
+        self.region = Region.checked(self.bounds, None, inequality_constraints)
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             check_fixed_features(fixed_features, self.dim)
@@ -233,14 +233,14 @@ class DelayAwareProposer:
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         seed = derived_seed(self.search.seed, stream)
-        return Design(self.bounds, seed, fixed, choices, self.linear)
+        return Design(self.bounds, seed, fixed, choices, self.region.linear)
 
     def _choices_left(self, fixed: Features, failed: Tensor) -> Tensor | None:
         """The choices with the fixed features that are none of the failed queries."""
         if self.choices is None:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
-        choices = choices[Region(self.bounds, self.linear).allows(choices.unsqueeze(-2))]
+        choices = choices[self.region.allows(choices.unsqueeze(-2))]
         left = choices[~is_any_of(choices, failed)]
         if not len(left):
             raise InputDataError(
@@ -336,7 +336,7 @@ class DelayAwareProposer:
         """The best one of ``choices`` or, without any, of the box without ``failed`` queries."""
         if choices is not None:
             return _best_of(choices, acqf, model)
-        box = like(model, self.bounds)
+        box, linear = like(model, self.bounds), self.region.linear
         # Nobody knows the unit of a user's own acquisition function.
         is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
@@ -346,13 +346,13 @@ class DelayAwareProposer:
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             fixed_features=fixed,
-            linear=self.linear and [(i.to(box.device), c.to(box), r) for i, c, r in self.linear],
+            linear=linear and [(i.to(box.device), c.to(box), rhs) for i, c, rhs in linear],
         )
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
         point = with_features(point, fixed)
         # SLSQP may end outside of the linear constraints.
-        is_out = not Region(self.bounds, self.linear).allows(point.view(1, 1, -1))
+        is_out = not self.region.allows(point.view(1, 1, -1))
         if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
             # The best of a Sobol sample, of which as many points as have failed may fall away.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))

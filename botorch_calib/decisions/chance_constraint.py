@@ -34,9 +34,9 @@ from botorch_calib.decisions.rows import (
     Limits,
     Row,
     Side,
-    decision_of,
     have_decided,
     in_turn,
+    is_outside,
     leave_traces,
 )
 from botorch_calib.decisions.widening import (
@@ -564,10 +564,8 @@ class ChanceConstraint(DecisionAccount):
         observed = observed_process(self.model)
         inputs = raw_train_inputs(observed)
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
-        now = {"certified": False, "limits": self.limits, "quantiles": self.limits}
         for row in reversed([*self._first_rows, *self._rows]):
-            is_whole = row["outcomes"].keys() == self.limits.keys()
-            if is_whole and decision_of({**row, **now}).violated is False:
+            if is_outside(self.limits, row["outcomes"], row.get("beyond", {})) is False:
                 whole = like.new_tensor([self._whole(row["point"])])
                 if self._contexts is not None or in_output_task(observed, whole).all():
                     return like.new_tensor([row["point"]])
@@ -707,8 +705,8 @@ class ChanceConstraint(DecisionAccount):
     def withdraw(self, X: Tensor) -> None:
         """Take back decisions about points ``n x d`` that were never run, and never will be.
 
-        Until then they count as violations. The bound then holds for the others. A point that was
-        run must not be withdrawn, whatever came of it: without it the bound is void.
+        Until then they count as violations. The bound then holds for the others. Do not withdraw a
+        point that was run, whatever its outcome: the bound would not hold without it.
 
         Of several decisions about a point the latest is taken back, one for each row of ``X``.
         Rounded points are found as in `observe`. A decision is restored, with a warning, if

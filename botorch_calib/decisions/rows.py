@@ -60,15 +60,24 @@ SIGNS = (-1.0, 1.0)  # of a lower and an upper limit
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
     """What counts of a row, by the limits and the quantiles that it holds: any outcome beyond."""
-    flags: dict[str, list[bool | None]] = {"limits": [], "quantiles": []}
-    for name, y in row["outcomes"].items():
-        side = row.get("beyond", {}).get(name, 0)
-        for key, beyond in flags.items():
-            ends = [each for each in zip(SIGNS, row[key][name], strict=True) if each[1] is not None]
-            beyond += [_is_beyond(y, side, *end) for end in ends]
-    violated, missed = map(_any, flags.values())
+    came = row["outcomes"], row.get("beyond", {})
+    violated, missed = (is_outside(row[key], *came) for key in ("limits", "quantiles"))
     # Rounding may put a limit beyond the quantile that was within it.
     return Decision(row["certified"], violated, (row["certified"] and violated) or missed)
+
+
+def is_outside(
+    limits: Limits, outcomes: Mapping[str, float | None], beyond: Mapping[str, int]
+) -> bool | None:
+    """Whether any outcome is outside of its limits, None if that is still open.
+
+    Some outcomes may be missing, and some known only to be ``beyond`` their values.
+    """
+    flags: list[bool | None] = []
+    for name, pair in limits.items():
+        ends = [(sign, end) for sign, end in zip(SIGNS, pair, strict=True) if end is not None]
+        flags += [_is_beyond(outcomes.get(name), beyond.get(name, 0), *end) for end in ends]
+    return True if True in flags else None if None in flags else False
 
 
 def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | None:
@@ -79,11 +88,6 @@ def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | No
         return True if sign * y >= sign * end else None
     is_beyond = sign * y > sign * end
     return None if side and is_beyond else is_beyond
-
-
-def _any(flags: list[bool | None]) -> bool | None:
-    """Whether any is true, None if that is still open."""
-    return True if True in flags else None if None in flags else False
 
 
 def own_rows(

@@ -86,14 +86,18 @@ def account_of(
     level: float,
     budget: float,
     trials: Iterable[tuple[Mapping[str, Any], Mapping[str, float | None]]],
+    remedy: str = DecisionAccount.remedy,
 ) -> DecisionAccount:
     """The account of trials: the stored row of each, empty if there is none, and its outcomes.
 
     Trials come in the order of their decisions, without those that were never run. Outcomes that
     are out may be missing, None or NaN. A row may say which ones are only known to be ``beyond``.
+    The ``remedy`` names the client's own calls.
     """
     rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
-    return DecisionAccount(limits, level, budget, rows, skip_malformed=True)
+    account = DecisionAccount(limits, level, budget, rows, skip_malformed=True)
+    account.remedy = remedy
+    return account
 
 
 def known_outcomes(

@@ -9,7 +9,6 @@ compress the values that limits are about. Importing this module teaches Ax to l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -71,7 +70,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     expands,
     repeated_points,
 )
-from botorch_calib.decisions.rows import DecisionAccount, Row, decision_of
+from botorch_calib.decisions.rows import DecisionAccount, Row, is_outside
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
@@ -271,10 +270,12 @@ def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> Optimization
 
 def check_baseline(experiment: Experiment, config: OptimizationConfig) -> None:
     """Raise if limits are relative to a baseline that differs between batches."""
+    if not any(constraint.relative for constraint in config.outcome_constraints):
+        return
     name, trials = getattr(experiment.status_quo, "name", None), experiment.trials
     measured = {index for index, arm in observed_means(experiment) if arm == name}
     in_batches = any(len(trials[index].arms) > 1 for index in measured)
-    if in_batches and len(measured) > 1 and any(c.relative for c in config.outcome_constraints):
+    if in_batches and len(measured) > 1:
         raise UnsupportedError(
             f"The baseline was measured in the trials {sorted(measured)}, and a limit relative to "
             "it would take its value in one of them for all: report the ratio to the baseline of "
@@ -303,15 +304,14 @@ def account_of(
         )
     decided = [*decided_trials(experiment), *proposed]
     trials = [(each.decision, each.outcomes) for each in decided]
-    account = stored.account_of(limits, settings["level"], settings["budget"], trials)
     certified = [each for each in decided if each.decision.get("certified")]
     is_out = [each.trial for each in certified if None in map(each.outcomes.get, limits)]
     trials_out = sorted({trial for trial in is_out if trial is not None}) or "those of this call"
-    account.remedy = (
+    remedy = (
         "report them by `client.complete_trial`, and take back trials that were never run by "
         f"`withdraw(client, trial)`: {trials_out}"
     )
-    return account
+    return stored.account_of(limits, settings["level"], settings["budget"], trials, remedy)
 
 
 class DecidedArm(NamedTuple):
@@ -324,7 +324,7 @@ class DecidedArm(NamedTuple):
 
 
 def decided_trials(experiment: Experiment) -> list[DecidedArm]:
-    """Arms that models have chosen, in their order, but for those that were never run."""
+    """Arms that models have chosen, in their order, without the arms that were never run."""
     found = observed_means(experiment)
     decided = []
     for index, trial in sorted(experiment.trials.items()):
@@ -535,12 +535,9 @@ def last_safe(client: Client) -> dict[str, Any] | None:
     """
     experiment, spec = client._experiment, certifying_spec(client._maybe_generation_strategy)
     limits = stated_limits(absolute_config(spec, experiment))
-    now: Row = {"certified": False, "limits": limits, "quantiles": limits}
     for (trial, arm), means in sorted(observed_means(experiment).items(), reverse=True):
-        outcomes = {name: means.get(name) for name in limits}
-        is_known = not any(y is None or math.isnan(y) for y in outcomes.values())
-        is_over = is_known and experiment.trials[trial].status.is_terminal
-        if is_over and not decision_of({**now, "outcomes": outcomes}).violated:
+        is_kept = is_outside(limits, **stored.known_outcomes(limits, means, {})) is False
+        if is_kept and experiment.trials[trial].status.is_terminal:
             return dict(experiment.arms_by_name[arm].parameters)
     return None
 
@@ -550,8 +547,8 @@ def withdraw(client: Client, trial_index: int) -> None:
 
     Until then it counts as a violation. It is what ``client.mark_trial_failed`` does with a trial
     that is running; here trials are marked as failed that have been abandoned, or completed without
-    a value, too. Ax may propose their points again. A trial that was run must not be withdrawn,
-    whatever came of it: without it the bound is void.
+    a value, too. Ax may propose their points again. Do not withdraw a trial that was run,
+    whatever its outcome: the bound would not hold without it.
 
     Raises:
         InputDataError: If the trial has no decision, or any data.

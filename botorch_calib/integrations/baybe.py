@@ -289,13 +289,12 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             point = [each["inputs"][n] for n in columns] if {*each["inputs"]} == {*columns} else []
             if state not in left_out:
                 trials.append(({**each, "point": point}, {} if line is None else outcomes[line]))
-        account = stored.account_of(self.limits, self.level, self.budget, trials)
-        constraint = stored.constraint_of(account, models)
-        constraint.remedy = (
+        remedy = (
             "add their measurements to the campaign, and `withdraw` recommendations that were "
             "never run; the recommender's `outstanding(campaign)` has them"
         )
-        return constraint
+        account = stored.account_of(self.limits, self.level, self.budget, trials, remedy)
+        return stored.constraint_of(account, models)
 
     def _asked_again(
         self,

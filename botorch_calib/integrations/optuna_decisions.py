@@ -295,8 +295,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def withdraw(self, study: Study, numbers: Iterable[int]) -> None:
         """Take back the decisions about trials that were never run; running ones end as failed.
 
-        A trial that was run must not be withdrawn, whatever came of it: without it the bound is
-        void. One that Optuna's callback runs again is the same decision, and stays.
+        Do not withdraw a trial that was run, whatever its outcome: the bound would not hold without
+        it. A trial that Optuna's callback runs again is the same decision, and stays.
 
         Raises:
             InputDataError: If there is no such trial, or it has set a constraint.
@@ -353,7 +353,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """As the parent; a trial that was not run where it was decided about counts as random."""
+        """As the parent does; a trial that was run at another point loses its decision."""
         super().after_trial(study, trial, state, values)
         decided = trial.system_attrs.get(PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
@@ -433,7 +433,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 "No complete trial has constraints: call `trial.set_constraint` in the objective."
             )
         decided = _decided(trials, limits, space)
-        return stored.account_of(limits, self._level, self._budget, decided)
+        remedy = (
+            "set the constraints of these trials; the sampler's `outstanding(study)` has their "
+            "numbers, and `withdraw(study, numbers)` takes back those that were never run"
+        )
+        return stored.account_of(limits, self._level, self._budget, decided, remedy)
 
     def _constraint(self, look: Look) -> ChanceConstraint:
         """The constraint of the decisions, on models of all trials that have set it."""
@@ -456,12 +460,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             if sides.any():
                 Y = stand_ins(models[name], X, Y, sides)
                 models[name] = self._fitted(place + len(account.limits), X, Y, noise)
-        constraint = stored.constraint_of(account, models)
-        constraint.remedy = (
-            "set the constraints of these trials; the sampler's `outstanding(study)` has their "
-            "numbers, and `withdraw(study, numbers)` takes back those that were never run"
-        )
-        return constraint
+        return stored.constraint_of(account, models)
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:

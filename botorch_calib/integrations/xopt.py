@@ -37,7 +37,7 @@ except ImportError as error:
     ) from error
 import pandas as pd
 import torch
-from botorch.acquisition import AcquisitionFunction, PosteriorMean, UpperConfidenceBound
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model, ModelList
 from gpytorch import Module
@@ -47,8 +47,8 @@ from botorch_calib._validation import check_one_of, check_open_unit, check_posit
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, known_points
-from botorch_calib.decisions.rows import DecisionAccount, decision_of
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
+from botorch_calib.decisions.rows import DecisionAccount, is_outside
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
@@ -61,6 +61,8 @@ from botorch_calib.posteriors.prediction import EXCESS
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
 # Our ids start with it. Other programs have their own, and no table may take ours for numbers.
 _OURS = "decision-"
+# The name of the books is that of Xopt's file with this at its end.
+_BOOKS = ".decisions"
 # The least distance from candidates that are out, relative to the widths of the bounds.
 _APART = 0.01
 
@@ -259,7 +261,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             frame = frame.f_back
             owner = frame.f_locals.get("self")
             if isinstance(owner, Xopt) and owner.xopt_dump_file:
-                self.books, num = f"{owner.xopt_dump_file}.decisions", len(self.decisions)
+                self.books, num = owner.xopt_dump_file + _BOOKS, len(self.decisions)
                 self.decisions = stored.with_books(self.books, self.decisions)
                 if len(self.decisions) > num:
                     warnings.warn(
@@ -345,9 +347,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         space = self._space(self._get_torch_bounds())
         place, choices, at = space.place, None, None
         if space.values:
-            margin = LeastMargin(constraint, check_open_unit("confidence", confidence))
-            best, _ = space.best(PosteriorMean(objective, maximize=maximize), margin)
-            choices = torch.cat([best, space.points(known_points(margin, space.region))])
+            choices = space.choices(objective, constraint, confidence, maximize)
         if baseline is not None:
             at = torch.tensor([[baseline[name] for name in names]], dtype=torch.double)
         stated = recommend(
@@ -460,12 +460,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return model.models[self.model_output_names.index(name)]
 
     def _account(self) -> DecisionAccount:
-        account = stored.account_of(self._limits(), self.level, self.budget, self._trials())
-        account.remedy = (
+        remedy = (
             f"add their rows to the data, with the `{stored.ID}` that `generate` gave, and "
             "`generator.withdraw(...)` those of `generator.outstanding()` that were never run"
         )
-        return account
+        return stored.account_of(self._limits(), self.level, self.budget, self._trials(), remedy)
 
     def _limits(self) -> dict[str, Sequence[float | None]]:
         limits: dict[str, Sequence[float | None]] = {}
@@ -513,9 +512,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _violations(self) -> list[bool | None]:
         """Whether each line of the data violates a limit, None if its outcomes do not say."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
-        row = {"limits": limits, "quantiles": limits, "certified": False}
         came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
-        return [decision_of({**row, **each}).violated for each in came]
+        return [is_outside(limits, **each) for each in came]
 
     def _call_if_violated(self) -> None:
         """Call ``on_violation`` if more rows violate a limit than at the last look."""
@@ -574,7 +572,7 @@ def load_xopt(file: str | Path) -> Xopt:
     config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
     generator = config["generator"]
     if generator["name"] == GENERATOR:
-        generator.setdefault("books", f"{file}.decisions")
+        generator.setdefault("books", f"{file}{_BOOKS}")
     constructor = generator.get("gp_constructor")
     if constructor is not None and constructor["name"] == CONSTRUCTOR:
         generator["gp_constructor"] = CalibratedModelConstructor(**constructor)
