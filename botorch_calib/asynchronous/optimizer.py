@@ -164,13 +164,13 @@ class _Run:
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
-        # What executors report in threads of their own: evaluations that ended, with their errors.
-        # Waiting for this queue holds no lock that ctrl-C could leave locked, unlike
-        # `concurrent.futures.wait`.
+        # Executors report from their own threads which evaluations have ended, and their errors.
+        # Unlike `concurrent.futures.wait`, waiting for this queue holds no lock that ctrl-C could
+        # leave locked.
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
         # Trials to evaluate before new ones, at first those that an earlier run has left behind.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
-        # Trials that were running as their executor broke: one of them is to blame.
+        # Trials that were running when their executor broke: one of them has broken it.
         self._suspects: set[int] = set()
         self._num_failures_in_a_row = 0
         self._resolved: set[int] = set()

@@ -76,7 +76,7 @@ WITHDRAWN = "botorch_calib:withdrawn:"
 
 
 class Look(NamedTuple):
-    """The state of a study when a trial is asked for, in the unit cube of the encoding."""
+    """The state of a study when a trial is asked for; points are in the unit cube."""
 
     trials: Sequence[FrozenTrial]
     space: SearchSpace
@@ -162,7 +162,7 @@ class DelayAwareSampler(BoTorchSampler):
             device=self._device,
         )
         self._censor_value = censor_value
-        # Without a seed of its own Optuna's sampler draws at random: so does the proposer.
+        # Without a `seed` Optuna's sampler is seeded at random, and so is the proposer.
         base = _random_seed() if seed is None else seed
         self._search = SearchSettings(num_restarts, raw_samples, base)
         self._seeded_in: int | None = os.getpid()

@@ -250,7 +250,7 @@ class ModelState:
     """
 
     def __init__(self, model: Any) -> None:
-        # They are kept, so that no later tensor can have the identity of one of them.
+        # While these tensors are kept, no new tensor can have the identity of one of them.
         self._tensors: list[Tensor] = [*model.parameters()]
         if isinstance(model, ExactGP):
             self._tensors += [model.train_inputs[0], model.train_targets]

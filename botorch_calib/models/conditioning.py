@@ -80,7 +80,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     noise: Any = kwargs.get("noise")
     learned = None if noise is None else learned_noise(model)
     if learned is not None:
-        # GPyTorch adds `noise` once in place of what was given and once in place of what it learns.
+        # For new data GPyTorch adds `noise` twice, as the given part and as the learned part.
         kwargs["noise"] = noise / 2
     # GPyTorch takes the data and the likelihood off a model while it copies it: off a twin here,
     # so that a copy that fails leaves the model as it was.
@@ -163,7 +163,7 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
 def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """The model conditioned on observations ``n x d`` and ``n x 1``, with their `given_noise`.
 
-    So is each member of an ensemble, on values of its own if ``Y`` is ``num_members x n x 1``.
+    In an ensemble each member is, on its own values if ``Y`` is ``num_members x n x 1``.
     """
     process = observed_process(model)
     if learns_in_context(process):

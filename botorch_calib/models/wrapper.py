@@ -46,7 +46,7 @@ class WrapperModel(Model):
     below `Surrogate`, and knows this class.
     """
 
-    # BoTorch's noisy expected improvement caches the Cholesky roots of its own models alone.
+    # BoTorch's noisy expected improvement caches Cholesky roots only for BoTorch's own models.
     _supports_cache_root = False
 
     model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares

@@ -114,7 +114,7 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     one = torch.ones_like(bounds[0, 0])
     if is_logarithm(acqf):
         return one
-    # With a seed of its own it takes nothing from the numbers by which a search draws its starts.
+    # A fixed seed leaves alone the random numbers from which a search draws its starts.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
     spread = values.std(correction=0)
     # Values that all but vanish at these points may be large elsewhere, and must not overflow.

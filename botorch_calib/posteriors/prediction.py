@@ -251,7 +251,7 @@ class Prediction:
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
         """``log P(lower <= f <= upper)``, accurate in both tails.
 
-        ``lower < upper``; None stands for no limit.
+        ``lower`` must be below ``upper``; None stands for no limit.
         """
         named = {"lower": lower, "upper": upper}.items()
         ends = [None if end is None else self._latent(name, end) for name, end in named]
@@ -263,7 +263,7 @@ class Prediction:
         return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
 
     @cached_property
-    @torch.enable_grad()  # what is kept has a graph, even if it is first asked for without one
+    @torch.enable_grad()  # the kept distribution has a graph even if its first user needs none
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         """The distribution of targets, less `_origin`, in float64."""
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
@@ -362,7 +362,7 @@ class Prediction:
     # ------------------------------------------------------------ expectations
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance together, at the cost of one of them."""
+        """Mean and variance, from one computation that either of them would need alone."""
         if isinstance(self.outcome_map, Affine):
             mean, variance = self._distribution.moments()
             return self._out(mean), self.outcome_map.scaled(variance, power=2).to(self.dtype)
