@@ -20,7 +20,7 @@ import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -249,43 +249,23 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
-    """`log_normal_interval` with first derivatives alone, at a third of the cost.
+    """`log_normal_interval` without a graph, at a third of the cost.
 
-    It loses the digits of a narrow interval, 1e-16 over its width.
+    It is a difference of two tails on the side where it cancels least, and loses the digits of a
+    narrow interval, 1e-16 over its width. Beyond ``_UNDERFLOW``, where nodes of a rule come in
+    slivers of the tail, tails are ``exp(-1/a^2) phi(x) / x`` with ``a`` the near end, to 2e-6.
     """
-    out: Tensor = _QuickInterval.apply(low, high)
-    return out
-
-
-class _QuickInterval(Function):
-    """`quick_log_interval`: a difference of two tails on the side where it cancels least.
-
-    Beyond ``_UNDERFLOW``, where nodes of a rule come in slivers of the tail, tails are
-    ``exp(-1/a^2) phi(x) / x`` with ``a`` the near end, to 2e-6.
-    """
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, low: Tensor, high: Tensor) -> Tensor:
-        right = low + high > 0.0
-        near, far = torch.where(right, low, -high), torch.where(right, high, -low)
-        share = torch.erfc(_SQRT_HALF * near).sub_(torch.erfc(_SQRT_HALF * far)).mul_(0.5)
+    mirrored = -high
+    near, far = torch.maximum(low, mirrored), torch.minimum(low, mirrored)  # far is negative
+    share = torch.erfc(near * _SQRT_HALF).sub_(torch.erfc(far * -_SQRT_HALF)).mul_(0.5)
+    value = share.clamp_(min=TINY).log_()
+    if near.is_cuda or (near > _UNDERFLOW).any():  # a device would have to be waited for
         square = near.square()
         deep = torch.sub(square, far.square()).mul_(0.5).exp_().div_(far)
-        deep = torch.sub(near.reciprocal(), deep).clamp_(min=TINY).log_()
+        deep = torch.add(near.reciprocal(), deep).clamp_(min=TINY).log_()
         deep.sub_(square, alpha=0.5).sub_(square.reciprocal()).sub_(HALF_LOG_2PI)
-        value = torch.where(near > _UNDERFLOW, deep, share.clamp_(min=TINY).log_())
-        ctx.save_for_backward(low, high, value)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        low, high, value = ctx.saved_tensors
-        by_low, by_high = (
-            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad)
-            for end in (low, high)
-        )
-        return -by_low, by_high
+        value = torch.where(near > _UNDERFLOW, deep, value)
+    return value
 
 
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
