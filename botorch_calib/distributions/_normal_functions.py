@@ -314,15 +314,15 @@ class _NdtriExp(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, log_p: Tensor) -> Tensor:
         z = lower_quantile(log_p.double()).to(log_p.dtype)
-        ctx.save_for_backward(z)
+        ctx.save_for_backward(log_p, z)
         return z
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        finite = torch.isfinite(z)
-        safe = z.masked_fill(~finite, 0.0)
-        return grad * torch.exp(log_ndtr(safe) - log_phi(safe)).masked_fill(~finite, 0.0)
+        log_p, z = ctx.saved_tensors
+        infinite = ~torch.isfinite(z)
+        log_p, z = log_p.masked_fill(infinite, 0.0), z.masked_fill(infinite, 0.0)
+        return grad * torch.exp(log_p - log_phi(z)).masked_fill(infinite, 0.0)
 
 
 def ndtri_exp(log_p: Tensor) -> Tensor:
@@ -346,6 +346,8 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     reaches rounding.
     """
     z = torch.special.ndtri(log_p.exp())
+    if not (log_p.is_cuda or (log_p < -690.0).any()):  # a device would have to be waited for
+        return z
     u = log_p.clamp(max=-690.0).mul_(-2.0).sub_(math.log(2 * math.pi))
     log_u = u.log()
     w = torch.addcdiv(u - log_u, log_u.sub_(2.0), u)
