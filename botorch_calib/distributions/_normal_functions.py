@@ -248,21 +248,22 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
     return log_interval_integrals(lower, upper)[0]
 
 
-def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
+def quick_log_interval(low: Tensor, high: Tensor, far: bool = True) -> Tensor:
     """`log_normal_interval` without a graph, at a third of the cost.
 
     It is a difference of two tails on the side where it cancels least, and loses the digits of a
     narrow interval, 1e-16 over its width. Beyond ``_UNDERFLOW``, where nodes of a rule come in
     slivers of the tail, tails are ``exp(-1/a^2) phi(x) / x`` with ``a`` the near end, to 2e-6.
+    Where ``far`` is False, no interval lies there.
     """
     mirrored = -high
-    near, far = torch.maximum(low, mirrored), torch.minimum(low, mirrored)  # far is negative
-    share = torch.erfc(near * _SQRT_HALF).sub_(torch.erfc(far * -_SQRT_HALF)).mul_(0.5)
+    near, beyond = torch.maximum(low, mirrored), torch.minimum(low, mirrored).neg_()
+    share = torch.erfc(near * _SQRT_HALF).sub_(torch.erfc(beyond * _SQRT_HALF)).mul_(0.5)
     value = share.clamp_(min=TINY).log_()
-    if near.is_cuda or (near > _UNDERFLOW).any():  # a device would have to be waited for
+    if far:
         square = near.square()
-        deep = torch.sub(square, far.square()).mul_(0.5).exp_().div_(far)
-        deep = torch.add(near.reciprocal(), deep).clamp_(min=TINY).log_()
+        deep = torch.sub(square, beyond.square()).mul_(0.5).exp_().div_(beyond)
+        deep = torch.sub(near.reciprocal(), deep).clamp_(min=TINY).log_()
         deep.sub_(square, alpha=0.5).sub_(square.reciprocal()).sub_(HALF_LOG_2PI)
         value = torch.where(near > _UNDERFLOW, deep, value)
     return value
@@ -346,8 +347,6 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     reaches rounding.
     """
     z = torch.special.ndtri(log_p.exp())
-    if not (log_p.is_cuda or (log_p < -690.0).any()):  # a device would have to be waited for
-        return z
     u = log_p.clamp(max=-690.0).mul_(-2.0).sub_(math.log(2 * math.pi))
     log_u = u.log()
     w = torch.addcdiv(u - log_u, log_u.sub_(2.0), u)
