@@ -78,7 +78,7 @@ class TestRecording:
             make_optimizer(pool, lambda x: 0.25 - square(x), ledger).run(1)
         assert ids(ledger, "pending") == [0]
         (record,) = caplog.records  # the value is not lost with the run
-        assert "Trial 0 has to be told {'y': 0.25} by hand" in record.getMessage()
+        assert "Record the value of trial 0 by hand, {'y': 0.25}" in record.getMessage()
 
 
 class TestGoal:
@@ -247,7 +247,7 @@ class TestObjective:
         query = DecidedQuery(torch.tensor([[0.5]]), row)
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), lambda x: next(returned), ledger, lambda ledger: query).run(2)
-        assert "`outcomes` must hold one for each of ['cost', 'time']" in ledger[0].note
+        assert "`outcomes` must have one entry for each of ['cost', 'time']" in ledger[0].note
         assert [each["outcomes"] for each in ledger.decisions()] == [row["outcomes"], several[1]]
         assert observed(ledger) == {1: 8.0}
 
@@ -330,7 +330,7 @@ class TestTimeBudget:
         loop = make_optimizer(Inline(), square, FeedbackLedger(1))
         with pytest.raises(InputDataError, match="`seconds`"):
             loop.run(3, seconds=math.inf)
-        with pytest.raises(InputDataError, match="`num_evaluations` or `seconds`"):
+        with pytest.raises(InputDataError, match="`num_evaluations`, `seconds` or both"):
             loop.run()
         with pytest.raises(InputDataError, match="`num_evaluations`"):
             loop.run(0)

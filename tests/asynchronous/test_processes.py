@@ -89,7 +89,7 @@ def test_workers_that_cannot_evaluate_cost_no_trial(kind: Any) -> None:
     ledger = FeedbackLedger(1)
     with pytest.raises(EvaluationError, match="Workers cannot evaluate.*BrokenProcessPool"):
         make_optimizer(kind(1, initializer=os._exit, initargs=(1,)), square, ledger).run(3)
-    with pytest.raises(EvaluationError, match="import, such as a function at the top level"):
+    with pytest.raises(EvaluationError, match="import it: define it at the top level"):
         make_optimizer(kind(1), lambda x: 0.0, ledger).run(3)
     assert len(ledger) == 0
 
