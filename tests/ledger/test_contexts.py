@@ -59,7 +59,7 @@ def test_bad_contexts_are_named() -> None:
             ledger.add(X, [1.0] * len(X), contexts=[1.0, 2.0])
     ledger.tell(0, 1.0, context=[1.0, 2.0])
     ledger.submit([0.0])
-    message = "must have as many elements in all trials, got 2 in trial 0 and 1 in trial"
+    message = "must have the same number of elements in all trials, got 2 in trial 0 and 1 in trial"
     with pytest.raises(BotorchTensorDimensionError, match=f"{message} 1"):
         ledger.tell(1, 1.0, context=[1.0])
     with pytest.raises(BotorchTensorDimensionError, match=f"{message} 2"):

@@ -55,7 +55,7 @@ def test_outcomes_of_late_failed_and_abandoned_trials(make) -> None:
     assert outcomes(ledger) == [[None]] * 4
     ledger.submit([4.0])
     for late in (1, 2):
-        with pytest.warns(InputDataWarning, match="has come after"):
+        with pytest.warns(InputDataWarning, match="has arrived after"):
             ledger.tell(late, 10.0 + late)
     states = [trial.status for trial in ledger.trials]
     assert states == ["failed", "expired", "expired", "pending", "pending"]

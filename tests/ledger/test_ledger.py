@@ -456,7 +456,7 @@ def test_copies_stand_still(make) -> None:
     enter(ledger, draw_stories(2, "iterations"))
     if ledger.path is not None:
         for duplicate in (pickle.dumps, copy.deepcopy):
-            with pytest.raises(LedgerError, match=r"take `ledger.snapshot\(\)`"):
+            with pytest.raises(LedgerError, match=r"use `ledger.snapshot\(\)`"):
                 duplicate(ledger)
     snapshot, before = ledger.snapshot(), ledger.to_records(math.inf)
     assert snapshot.path is None

@@ -183,7 +183,7 @@ def test_others_are_told_who_writes_and_can_read(path, another_process) -> None:
     path.with_name("ledger.db.lock").unlink()
     with FeedbackLedger.open(path) as second:
         assert told(process) == "61"
-        with pytest.raises(LedgerError, match="Something else has changed"):
+        with pytest.raises(LedgerError, match="Another program has changed"):
             second.submit([0.0, 0.0, 0.0])
         assert second.submit([0.0, 0.0, 0.0]) == 62 and second[61].x[0] == 0.1
     process.kill()
@@ -231,7 +231,7 @@ def test_locks_that_cannot_be_taken(path, monkeypatch) -> None:
     lock = path.with_name("ledger.db.lock")
     database = sqlite3.connect(lock, isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(LedgerError, match="an id that cannot be read .database is locked"):
+    with pytest.raises(LedgerError, match="an unreadable id .database is locked"):
         FeedbackLedger.open(path)
     database.close()
     FeedbackLedger.open(path).close()
@@ -249,7 +249,7 @@ def test_a_copy_that_was_put_back_is_read_anew(path) -> None:
     backup, before = path.read_bytes(), ledger.to_records()
     fill(ledger, 5)
     path.write_bytes(backup)
-    with pytest.raises(LedgerError, match="Something else has changed .*ledger.db"):
+    with pytest.raises(LedgerError, match="Another program has changed .*ledger.db"):
         ledger.submit([0.0, 0.0, 0.0])
     assert ledger.to_records() == before and len(ledger) == 60
     assert ledger.submit([0.0, 0.0, 0.0]) == 60
