@@ -94,7 +94,7 @@ def test_bad_arguments_and_rows_are_named() -> None:
     tested, X = ChanceConstraint(make_gp(), **WIDE), points(2)
     wrong: Any
     part = torch.tensor([[1.0, math.nan]], dtype=torch.double)
-    with pytest.raises(InputDataError, match="`beyond` must be 0 where `Y` is NaN"):
+    with pytest.raises(InputDataError, match="`beyond` must be 0 if `Y` is NaN"):
         both.observe(X[:1], part, beyond=torch.ones(1, 2))
     assert not tested.decisions and not both.decisions
     tested.observe(X, column(1.0, 2.0), condition=False, beyond=column(1.0, 0.0))

@@ -133,8 +133,8 @@ def test_bad_arguments_are_named() -> None:
     beyond: Any
     for beyond, match in (
         (torch.zeros(3), r"`beyond` must have the shape \(3, 1\) of `Y`, got \(3,\)"),
-        (torch.full((3, 1), 0.5), "`beyond` must hold 1 where an outcome is above"),
-        (torch.full((3, 1), math.nan), "`beyond` must hold 1 where"),
+        (torch.full((3, 1), 0.5), "`beyond` must be 1 for outcomes above"),
+        (torch.full((3, 1), math.nan), "`beyond` must be 1 for"),
         ([[0], [0], [1]], "`beyond` must be a tensor"),
     ):
         with pytest.raises((InputDataError, BotorchTensorDimensionError), match=match):

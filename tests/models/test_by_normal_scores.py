@@ -224,7 +224,7 @@ def test_what_is_refused() -> None:
         CalibratedModel.from_history(HeavyTails(), OnlineConformal(0.2), denoise=False)
     with pytest.raises(UnsupportedError, match="condition=False"):
         model.observe(X, Y)
-    with pytest.raises(UnsupportedError, match="noise of its own"):
+    with pytest.raises(UnsupportedError, match="include noise"):
         model.posterior(X, observation_noise=torch.ones(2, 1).double())
     with pytest.raises(UnsupportedError, match="given noise"):
         model.observe(X, Y, torch.ones(2, 1).double(), condition=False)

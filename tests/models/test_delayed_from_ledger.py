@@ -185,7 +185,7 @@ def test_few_values(hyperparameters):
     for trial in range(5):
         ledger.submit(QUERIES[trial])
     ledger.observe(0, VALUES[0])
-    with pytest.raises(InputDataError, match="`ledger` holds 1 observed.*at least 2"):
+    with pytest.raises(InputDataError, match="`ledger` has 1 observed.*at least 2"):
         CensoredDelayModel.from_ledger(ledger, fit, hyperparameters=hyperparameters)
 
 
@@ -203,7 +203,7 @@ def two_outputs(X: Tensor, Y: Tensor) -> Model:
 
 BAD_FITS: list[tuple[Any, type[Exception], str]] = [
     (lambda X, Y: None, InputDataError, "`fit` must return a fitted.*NoneType"),
-    (backwards, InputDataError, "in order"),
+    (backwards, InputDataError, "in their order"),
     (variational, UnsupportedError, "exact Gaussian process"),
     (two_outputs, UnsupportedError, "exact Gaussian process with one output"),
     (

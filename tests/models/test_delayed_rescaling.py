@@ -133,7 +133,7 @@ def test_choice_of_bounds_stays_and_that_of_improvement_does_not():
 def test_errors():
     setting = Setting()
     for model in (setting.model(imputation="hallucinate"), CensoredDelayModel(setting.gp())):
-        with pytest.raises(UnsupportedError, match="is to be rescaled"):
+        with pytest.raises(UnsupportedError, match="can be rescaled"):
             model.rescaling(0.5)
     X, Y, _ = setting.data()
     gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())

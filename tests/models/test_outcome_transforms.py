@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[Callable[[], SingleTaskGP], str]] = {
     ),
     "not defined beyond the data": (
         lambda: own(torch.sqrt, lambda t: t.abs() ** 2),
-        r"does not increase.*\(constant, say, beyond its domain\)",
+        r"does not increase.*\(for example constant outside its domain\)",
     ),
 }
 

@@ -289,7 +289,7 @@ def test_noise_that_is_not_known_where_none_is_learned() -> None:
     X, Y, Yvar = make_data()
     gp = PartlyKnownNoiseGP(X, Y, Yvar).eval()
     gp.posterior(X_NEW)
-    with pytest.raises(InputDataError, match="`noise` must be known"):
+    with pytest.raises(InputDataError, match="`noise` must not be NaN"):
         gp.condition_on_observations(MORE, VALUES, noise=NOISES)
 
 
@@ -315,7 +315,7 @@ def test_wrong_variances(wrong: float, others_known: bool) -> None:
     with pytest.raises(InputDataError, match="`train_Yvar` must hold variances"):
         PartlyKnownNoiseGP(X, Y, Yvar)
     model = CalibratedModel(make_partly_known(), NoCalibration())
-    with pytest.raises(InputDataError, match="or NaN where it is not known"):
+    with pytest.raises(InputDataError, match="or NaN if unknown"):
         model.observe(MORE, VALUES, torch.full((3, 1), wrong, **DOUBLE))
 
 

@@ -155,10 +155,10 @@ def unsupported_models() -> dict[str, torch.nn.Module]:
     gp = make_gp()
     X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
     return {
-        "no exact GP.*CalibratedModel.observe.*held-out": SingleTaskVariationalGP(
+        "not an exact GP.*CalibratedModel.observe.*held-out": SingleTaskVariationalGP(
             X, Y, inducing_points=4
         ),
-        "several outputs: take a model of one": SingleTaskGP(
+        "several outputs: use a model of one": SingleTaskGP(
             X, torch.cat([Y, -Y], dim=-1), outcome_transform=None
         ),
         "a batch of models: fit a single": SingleTaskGP(

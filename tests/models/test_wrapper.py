@@ -104,7 +104,7 @@ def test_what_calls_the_model_takes_the_one_inside(wrap: Callable[[Any], Any]) -
         qLowerBoundMaxValueEntropy(each, X, num_mv_samples=2, X_pending=X[:1])
         for each in (model, gp)
     ]
-    with pytest.raises(UnsupportedError, match="the one inside, `model.model`"):
+    with pytest.raises(UnsupportedError, match="the Gaussian process inside, `model.model`"):
         entropy[0](T)
     assert entropy[1](T).isfinite().all()
     with pytest.raises(UnsupportedError, match="cross-validation"):
