@@ -32,8 +32,7 @@ def bracketed_root(
 
     Args:
         function: Returns the values ``v`` at points, the slopes ``v'``, and ``v'' / v'`` for
-            Halley's method, or 0 for Newton's. The search is fastest if ``v`` is nearly linear, for
-            example in normal scores.
+            Halley's method, or 0 for Newton's. Nearly linear ``v`` are fast, such as normal scores.
         start: First points.
         low: Numbers below the roots.
         high: Numbers above the roots.

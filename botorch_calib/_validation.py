@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:
-    # ``value`` may be of any type: ``reprlib`` limits the length, and works even if the value's
-    # ``__repr__`` fails.
+    # ``reprlib`` limits the length, and works even if the value's own ``__repr__`` fails.
     shown = value.__name__ if isinstance(value, type) else reprlib.repr(value)
     raise InputDataError(f"`{name}` must be {wanted}, got {shown}.") from None
 

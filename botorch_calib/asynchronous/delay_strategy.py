@@ -51,9 +51,8 @@ class DelayStrategy:
         max_censored: If more queries are pending, they are hallucinated, without a window, because
             many censored values distort the whole model. None, as in the paper, for no limit.
         failures: How failures affect the search. Failures are queries that have failed, and queries
-            that have expired without being censored. A hanging query counts as a failure while it
-            hangs: more later queries have overtaken it than any query before. A failed query is
-            never repeated.
+            that have expired without being censored. A query counts as a failure while it hangs:
+            more later queries have overtaken it than any query before. Failures are not repeated.
 
             ``"avoid"``: the search avoids regions that fail, by a model of the probability that a
             query returns a value. Pending queries near failures count partly as failures, so that

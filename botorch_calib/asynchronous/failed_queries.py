@@ -28,8 +28,7 @@ SAME = 1e-6
 RISK = 4.0
 # Pending queries with a prediction of at least this are left out.
 SAFE = 0.999
-# After this many more queries at borders than elsewhere, without a better value, the next query is
-# elsewhere.
+# Largest excess of queries at borders over queries elsewhere, without a better value.
 PATIENCE = 5
 
 # Candidate lengthscales, in units of the box times the square root of the dimension.
@@ -37,8 +36,7 @@ LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
 # Noise variance of labels, in units of the prior variance: labels of neighbours may differ.
 NOISE = 1e-2
 
-# A query within this distance of a failure is at its border, in units of the box times the square
-# root of the dimension.
+# Distance of a border from a failure, in units of the box times the square root of the dimension.
 BORDER = 0.1
 # Width of the step of the score.
 WIDTH = 0.1
@@ -70,11 +68,8 @@ class Feasibility:
     region with each query, as the best point may be on the border of the region. With more losses
     it stays closer to successful queries.
 
-    Args:
-        X: Queries, ``n x d``.
-        failed: Booleans ``n``, or degrees of failure in [0, 1]; at least one query has failed.
-        bounds: The box, ``2 x d``.
-        cost: Number of evaluations ``F`` lost by failures (default: the sum of ``failed``).
+    At least one of the queries ``X``, ``n x d``, has ``failed``: ``n`` booleans, or degrees of
+    failure in [0, 1]. The ``cost`` is ``F`` (default: the sum of ``failed``).
     """
 
     def __init__(
@@ -253,9 +248,7 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     If lengths vary widely, some of these trials return a value in the end: out of 120 trials with
     exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
 
-    Args:
-        submitted: Times of submission, in increasing order.
-        arrived: Times of arrival, infinite for trials without a value.
+    Times of submission are in increasing order; times of arrival are infinite without a value.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)

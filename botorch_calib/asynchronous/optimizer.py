@@ -35,14 +35,12 @@ class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
     A query is recorded before its evaluation starts. A value is recorded when it arrives, even
-    while the next query is being chosen. So another run with the same file continues an interrupted
-    run.
+    while the next query is being chosen. So a run with the same file continues an interrupted run.
 
     **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
     process dies or exceeds the time limit of a `PebbleExecutor`; other trials continue. Other
     process pools break as a whole when a process dies. If ``executor`` is a function, the pool is
-    replaced, and the trials that were running run again, one at a time. A trial that breaks its
-    pool again has failed.
+    replaced, and its trials run again, one at a time. A trial that breaks a pool again has failed.
 
     **The end.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed Dask client,
     ends the run with an exception. Trials that were running stay pending, and the next run
@@ -120,8 +118,7 @@ class AsynchronousOptimizer:
         too late to count. Evaluations that still run after ``seconds`` are awaited.
 
         Args:
-            num_evaluations: Number of resolved trials, including earlier runs, at which to stop;
-                None for no limit.
+            num_evaluations: Number of resolved trials, including earlier runs; None for no limit.
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no query is chosen; None for no limit.
 
@@ -129,8 +126,7 @@ class AsynchronousOptimizer:
             The ledger's best trial, and the number of trials in each state.
 
         Raises:
-            BotorchError: If both limits are None, an argument is malformed, or ``propose`` does not
-                return a query.
+            BotorchError: If both limits are None, or an argument or a proposed query is malformed.
             LedgerError: If another run in this process uses the ledger, or a value cannot be
                 recorded (the log has the value).
             EvaluationError: If too many trials in a row fail, workers cannot evaluate the
@@ -145,9 +141,7 @@ class AsynchronousOptimizer:
             deadline = time.monotonic() + check_positive("seconds", seconds)
         used = self.ledger.path or id(self.ledger)
         if used in _IN_USE:
-            raise LedgerError(
-                "Another run in this process uses the `ledger`: wait until that run has ended."
-            )
+            raise LedgerError("Another run in this process uses the `ledger`: wait until it ends.")
         _IN_USE.add(used)
         try:
             _Run(self, goal, deadline, progress).evaluate()
@@ -167,9 +161,8 @@ class _Run:
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
-        # Ended evaluations and their errors, reported from the executor's threads. Unlike
-        # `concurrent.futures.wait`, waiting for a queue holds no lock that ctrl-C could leave
-        # locked.
+        # Ended evaluations and their errors, reported from the executor's threads. Waiting for a
+        # queue, unlike `concurrent.futures.wait`, holds no lock that ctrl-C could leave locked.
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
         # Trials to evaluate before new trials; at the start, the pending trials of an earlier run.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)

@@ -64,11 +64,7 @@ class _Spawn(SpawnContext):
         """Kills the programs that it has started once Pebble sees that it has ended."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return (
-                object.__new__,
-                (SpawnProcess,),
-                self.__dict__,
-            )  # the process must not import torch
+            return object.__new__, (SpawnProcess,), self.__dict__  # there without importing torch
 
         def is_alive(self) -> bool:
             is_alive = super().is_alive()
@@ -80,10 +76,7 @@ class _Spawn(SpawnContext):
 
 class _SpawnForGood(_Spawn):
     class Process(_Spawn.Process):
-        """Reports exit code 0, such as of a Fortran ``STOP``, as 256, so that the call fails.
-
-        With ``max_tasks``, processes end with exit code 0 after their calls; see `_Spawn`.
-        """
+        """Turns exit code 0, as after a Fortran ``STOP``, into 256, unless ``max_tasks`` is set."""
 
         @property
         def exitcode(self) -> int | None:

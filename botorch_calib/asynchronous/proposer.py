@@ -103,13 +103,11 @@ class DelayAwareProposer:
             model of the default ``fit`` is on the device of the tensor; a GPU is faster from about
             two thousand values on. All data are on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
-            for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy`, whose table lists
-            further algorithms.
+            for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy` (see its table).
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``), in any precision,
-            calibrated or not. If the ledger has noise variances, they are passed as ``Yvar``
-            (``n x 1``, NaN if unknown), provided that the function has this parameter. The default
-            fits a ``SingleTaskGP`` with normalized inputs and standardized outcomes, and uses
-            ``Yvar``.
+            calibrated or not. A parameter ``Yvar`` (``n x 1``, NaN if unknown) receives the noise
+            variances if the ledger has any. The default fits a ``SingleTaskGP`` with normalized
+            inputs and standardized outcomes, and uses ``Yvar``.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from in place of the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
@@ -187,9 +185,8 @@ class DelayAwareProposer:
             InfeasibilityError: If no point of the box meets the linear constraints.
 
         Warns:
-            InputDataWarning: If no query with a value, or none of ``choices``, lies in the box; if
-                the ``censor_value`` is better than all observed values; or if known noise cannot be
-                used.
+            InputDataWarning: If no query with a value, or no choice, is in the box; if the
+                ``censor_value`` is better than all observed values; or if known noise is not used.
         """
         if check_instance("ledger", ledger, FeedbackLedger).dim != self.dim:
             raise BotorchTensorDimensionError(

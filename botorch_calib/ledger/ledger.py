@@ -37,9 +37,7 @@ Propose = Callable[["FeedbackLedger"], Any]
 
 
 class DecidedQuery(NamedTuple):
-    """A query with the row of its decision, which proposers may return instead of a query.
-
-    Its fields are arguments of `FeedbackLedger.submit`.
+    """A query and the row of its decision; proposers may return it instead of a query.
 
     Example:
         >>> (row,) = constraint.decide(X[:1])
@@ -91,8 +89,7 @@ class FeedbackLedger:
     ``len(ledger)`` is the number of trials; an empty ledger is true.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it. A ledger in a
-    file cannot be pickled, but its `snapshot` can. A forked process can read the ledger as it was
-    at the fork.
+    file cannot be pickled, but its `snapshot` can. A forked process can read its state at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
@@ -103,8 +100,7 @@ class FeedbackLedger:
             ``"discard"`` if ``max_wait`` is finite, else ``"use"``).
         clock: ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best, or the least, for proposers, optimizers and
-            `best`. With None, the first proposer or optimizer with a ``maximize`` sets it; until
-            then it is True.
+            `best`. None is True until the first proposer or optimizer with a ``maximize`` sets it.
         propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
 
     Example:
@@ -343,10 +339,9 @@ class FeedbackLedger:
             BotorchError: If a number is malformed, or ``outcomes`` do not match the decision.
 
         Warns:
-            InputDataWarning: If ``time`` is None and the value is too late to be used. It is
-                recorded.
+            InputDataWarning: If ``time`` is None and the value is recorded, but too late for use.
         """
-        arguments = self._checked_arguments(y, yvar, _named(outcomes, beyond), context)
+        arguments = self._checked(y, yvar, _named(outcomes, beyond), context)
         self._change(trial_id, lambda entry, at: entry.observed(at, **arguments), time)
         # No warning with given times, as in simulations: the caller knows which values are late.
         # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
@@ -389,7 +384,7 @@ class FeedbackLedger:
             TrialStateError: If the trial has no value.
             BotorchError: If the trial does not exist, or an argument is malformed.
         """
-        arguments = self._checked_arguments(y, yvar, _named(outcomes), context)
+        arguments = self._checked(y, yvar, _named(outcomes), context)
         self._change(trial_id, lambda entry, at: entry.amended(at, **arguments), time)
 
     def add(
@@ -443,8 +438,7 @@ class FeedbackLedger:
 
         Raises:
             LedgerError: If the trial does not exist, has a value or has failed.
-            InputDataError: If ``time`` (default: now) is before the submission, or an argument is
-                malformed.
+            InputDataError: If ``time`` is before the submission, or an argument is malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
@@ -458,9 +452,7 @@ class FeedbackLedger:
         """
         self._change(trial_id, Entry.abandoned, time)
 
-    def _checked_arguments(
-        self, y: object, yvar: object, named: Named, context: object
-    ) -> dict[str, Any]:
+    def _checked(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
         """The checked arguments of `tell` and `amend`."""
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
@@ -568,10 +560,9 @@ class FeedbackLedger:
     ) -> ArrivalProbability:
         """Probability that a value arrives within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
 
-        It is Kaplan and Meier's estimate from the delays of all values and the waits so far of
-        trials without a value. Failed trials and trials recorded with their values, as by `add`,
-        are left out. Delays are assumed to be independent, with the same distribution for all
-        queries.
+        It is Kaplan and Meier's estimate from delays of values and from waits so far of trials
+        without a value. Failed trials and trials recorded with their values, as by `add`, are left
+        out. It assumes that delays are independent and have one distribution for all queries.
 
         Args:
             wait: The wait (default: `max_wait`, if finite).

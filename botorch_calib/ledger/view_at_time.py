@@ -26,8 +26,7 @@ class ArrivalProbability(NamedTuple):
 
     Attributes:
         estimate: Kaplan and Meier's estimate. If no trial has waited that long, the estimate is for
-            the longest wait so far. It is NaN if no value has arrived within the wait, and no trial
-            has waited that long.
+            the longest wait so far; it is NaN if no value has arrived within that wait either.
         lower: Lower end of the confidence interval.
         upper: Upper end of the confidence interval; 1 if no trial has waited that long.
 

@@ -54,14 +54,14 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     if not is_bound.any():
         return Y
     with as_in_training(process):
-        stated = predict(process, points[is_bound].unsqueeze(-2), objective=False)
-    t = stated.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
-    if stated.target_noise is not None:
-        deviation = stated.target_noise.expand_as(stated.target_variance).sqrt()
-        deviation = deviation.mean(dim=MEMBER_DIM) if stated.members else deviation
+        prediction = predict(process, points[is_bound].unsqueeze(-2), objective=False)
+    t = prediction.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
+    if prediction.target_noise is not None:
+        deviation = prediction.target_noise.expand_as(prediction.target_variance).sqrt()
+        deviation = deviation.mean(dim=MEMBER_DIM) if prediction.members else deviation
         t = t + sides[is_bound].unsqueeze(-1) * deviation
     filled = Y.clone()
-    filled[is_bound.to(Y.device)] = stated.outcome_map.outcome(t).squeeze(-1).to(Y)
+    filled[is_bound.to(Y.device)] = prediction.outcome_map.outcome(t).squeeze(-1).to(Y)
     return filled
 
 
@@ -89,8 +89,7 @@ def teach(
     Let ``F`` be the calibrator's distribution at this point of the sequence. A bound is replaced by
     a draw from ``F`` beyond the bound: ``F(z)`` is uniform in ``[F(bound), 1]`` or
     ``[0, F(bound)]``. So if ``F`` is right, ``F(z)`` is uniform over outcomes and bounds, given all
-    earlier data. ``X``, ``Y`` and the number of earlier updates determine the random numbers, so a
-    replay repeats them.
+    earlier data. ``X``, ``Y`` and the number of updates seed the draws, so a replay repeats them.
     """
     first, z = 0, z.clone()
     for i, side in enumerate([] if sides is None else sides.flatten().tolist()):

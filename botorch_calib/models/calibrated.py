@@ -44,12 +44,10 @@ class CalibratedModel(Surrogate):
             * any model whose posterior has a cdf and a quantile function.
         calibrator: The calibrator, shared, not copied. A calibrator that has learned nothing is
             moved to the model's device.
-        denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
-            observation.
+        denoise: Whether `posterior` is of the objective or, as in the OCBO paper, of observations.
         excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the model's.
             ``"noise"`` preserves the model's gain, for the search. ``"objective"`` assumes that the
-            model's noise variance is true, for claims about the objective. It has no effect with
-            ``denoise=False``.
+            noise variance is true, for claims about the objective. Unused with ``denoise=False``.
 
     Raises:
         UnsupportedError: For models with several outputs, non-Gaussian likelihoods, outcome
@@ -88,8 +86,7 @@ class CalibratedModel(Surrogate):
         Training data must be in the order of observation. Residuals are computed at the current
         hyperparameters, which were fitted to the same data. With a few dozen data, residuals are
         therefore smaller than at the time of observation, and intervals too narrow. The coverage
-        bounds hold for the replayed predictions; for bounds on the original predictions use
-        `observe`.
+        bounds hold for the replayed predictions; for the original predictions use `observe`.
 
         Args:
             model: A fitted exact Gaussian process, not a batch, an ensemble of these, or a

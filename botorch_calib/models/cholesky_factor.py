@@ -97,8 +97,7 @@ class Factor:
         return prior.loc.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
 
     def _explained(self, cross: Tensor) -> Tensor:
-        # Solve from the right, as the kernel is stored by rows: LAPACK's column order would need
-        # two copies.
+        # Solve from the right: with the kernel's row order, LAPACK would need two copies.
         return torch.linalg.solve_triangular(self.cholesky.mT, cross, upper=True, left=False)
 
     @torch.inference_mode(False)
@@ -154,14 +153,14 @@ def factor_of(model: Any) -> Factor | None:
     kept = model.prediction_strategy  # GPyTorch drops it in training mode and when it loads
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
-        if kept is None or not _is_of(kept, factor):
+        if kept is None or not _agrees(kept, factor):
             # BoTorch uses the prediction strategy for conditioning and joint predictions.
             model.prediction_strategy = kept = strategy
         known = _KNOWN[model] = _Known(factor, state, kept)
     return known.factor
 
 
-def _is_of(strategy: Any, factor: Factor | None) -> bool:
+def _agrees(strategy: Any, factor: Factor | None) -> bool:
     """Whether a prediction strategy agrees with the factor, as far as its weights show."""
     if factor is None or type(strategy) is not DefaultPredictionStrategy:
         return True
@@ -201,7 +200,7 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
         is_lazy = isinstance(covariance, LazyEvaluatedKernelTensor)
-        if is_lazy and _tells_its_diagonal(model, covariance):
+        if is_lazy and _supports_diagonal(model, covariance):
             factor = Factor(covariance.x1, cholesky, weights)
             _KNOWN[model] = _Known(factor, ModelState(model), model.prediction_strategy)
 
@@ -284,7 +283,7 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
         return None, None
     strategy = covariance.kernel.prediction_strategy(inputs, prior, targets, likelihood)
     is_usual = type(strategy) in (DefaultPredictionStrategy, LinearPredictionStrategy)
-    if not (is_usual and _tells_its_diagonal(model, covariance)):
+    if not (is_usual and _supports_diagonal(model, covariance)):
         return None, strategy
     noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
     points = covariance.x1.clone() if covariance.x1.is_inference() else covariance.x1
@@ -303,7 +302,7 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
     return Factor(points, cholesky, weights), strategy
 
 
-def _tells_its_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
+def _supports_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
     """Whether the kernel supports ``diag=True``; some kernels return the whole matrix."""
     points = model.train_inputs[0][..., :2, :]
     # As in `moments`, since products of kernels need the batch dimensions of members.

@@ -25,8 +25,7 @@ class RowUpdate:
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
         self._strategy = strategy
-        # The extended factor n x n and (K + noise)^{-1} (y - m), n x 1; None after GPyTorch's
-        # update.
+        # The extended factor n x n and (K + noise)^{-1} (y - m), n x 1; None if GPyTorch updates
         self.factor: tuple[Tensor, Tensor] | None = None
         self.train_prior_dist = strategy.train_prior_dist
 
@@ -85,8 +84,7 @@ class RowUpdate:
 def solved(cholesky: Tensor, column: Tensor) -> Tensor:
     """``(L L^T)^-1`` times a column, ``... x n x 1``, for a lower factor ``L``.
 
-    Two triangular solves are used, since `torch.cholesky_solve` takes forty times as long for one
-    column at ``n = 2000``.
+    `torch.cholesky_solve` takes forty times as long for one column at ``n = 2000``.
     """
     half = torch.linalg.solve_triangular(cholesky, column, upper=False)
     return torch.linalg.solve_triangular(cholesky.mT, half, upper=True)

@@ -73,8 +73,7 @@ class CensoredDelayModel(Surrogate):
     Raises:
         UnsupportedError: For other models, for a `CensoredDelayModel` as ``model``, and for
             hallucination with a nonlinear outcome transform.
-        InputDataError: If ``censor_value`` is needed but missing, or not finite after the outcome
-            transform.
+        InputDataError: If ``censor_value`` is missing, or not finite after the outcome transform.
 
     Example:
         >>> X_pending = torch.rand(3, 2, dtype=torch.double)
@@ -134,8 +133,7 @@ class CensoredDelayModel(Surrogate):
             now: Time at which the ledger is read (default: the current time).
 
         Raises:
-            InputDataError: If fewer than two values have arrived, or ``fit`` trains its model on
-                other inputs.
+            InputDataError: If fewer than two values have arrived, or ``fit`` uses other inputs.
             UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` does not return an exact
                 Gaussian process. To calibrate, wrap the result instead.
         """
@@ -233,8 +231,7 @@ class CensoredDelayModel(Surrogate):
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
     """Queries ``n x d`` of a ledger whose values are imputed.
 
-    As in the paper, expired queries are censored, too. They are not hallucinated, since their
-    values will not arrive.
+    As in the paper, expired queries are censored; they are not hallucinated.
     """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 

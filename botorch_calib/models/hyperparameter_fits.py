@@ -3,8 +3,7 @@
 Noise and lengthscales of BoTorch's models have no transform, so BoTorch's search is slow: it takes
 about 45 evaluations, and a search over logarithms 15. With few data, the likelihood often has two
 maxima, with and without noise, and a search from a single start may end in the wrong one. Starts
-are a batch of models. With few data, the overhead of calls dominates, so two starts take as long as
-one.
+are a batch of models; with few data, two starts take as long as one.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ def fit_in_logarithms(
     """Maximise a marginal likelihood in logarithms of parameters with positive bounds.
 
     It is an ``optimizer`` of ``fit_gpytorch_mll``. The models of a batch are starting points of
-    separate searches by BoTorch's L-BFGS-B. At the end all models of the batch have the best
-    hyperparameters.
+    separate searches by BoTorch's L-BFGS-B. At the end all models have the best hyperparameters.
 
     Args:
         mll: The likelihood of an exact Gaussian process, of standardised outcomes, whose batch

@@ -23,8 +23,7 @@ from botorch_calib.models.training_prior import training_prior
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # Residuals are clamped at this number of deviations, to limit the effect of outliers.
 _MOST_DEVIATIONS = 4.0
-# Fisher scoring: number of steps, longest and shortest step of ``g``, and number of halvings of a
-# step that overshoots.
+# Fisher scoring: number of steps, longest and shortest step of ``g``, and most halvings of a step
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # Logarithm of the factor of all lengthscales that is tried, and its largest permitted gain. (From a
 # gain of 7.3 on, `sharpened` corrects lengthscales.)
@@ -47,8 +46,7 @@ def with_learned_spread(model: Any) -> Any:
     ``posterior(X, observation_noise=True)`` have the noise at their inputs. Learn the noise again
     every fifth round. Hyperparameters do not change; fitting them with this noise gains nothing.
     ``likelihood.constant_probability`` is the posterior probability that the noise is constant, if
-    ``sigma^2`` is about right. It is also near 0 without noise, or if ``sigma^2`` is ten times too
-    large or too small.
+    ``sigma^2`` is about right. It is also near 0 without noise, or for a wrong order of magnitude.
 
     Args:
         model: An exact Gaussian process with one output, one noise variance and its training data,
@@ -60,8 +58,7 @@ def with_learned_spread(model: Any) -> Any:
             would compensate for its errors. It is too smooth if 0.41 times its lengthscales make
             the data ``e^8`` times as likely, with the learned noise in both cases. In two
             dimensions, with lengthscales three times too long, 7, 73 and 98 % of functions were
-            refused with 20, 40 and 80 data (200 functions each); with right lengthscales, none of
-            2,400.
+            refused with 20, 40 and 80 data (of 200 each); with right lengthscales, none of 2,400.
 
     Example:
         >>> spread = with_learned_spread(gp)

@@ -15,8 +15,7 @@ ROUNDED = 1e-9
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
     """Whether each of the points ``batch_shape x d`` equals a row of ``others``: ``batch_shape``.
 
-    Equal points differ by at most the tolerance in each element. ``others``, ``n x d``, may be
-    empty.
+    Equal points differ by at most the tolerance in each element. ``others`` are ``n x d``.
     """
     # The maximum norm takes differences of elements, without a sum of products that loses digits.
     apart = torch.cdist(points.reshape(-1, points.shape[-1]), others, p=math.inf)

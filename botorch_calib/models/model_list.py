@@ -80,19 +80,12 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """Calibrate each outcome of a fitted model by replaying its training data.
 
-        For arguments that differ between outcomes, pass `CalibratedModel` objects to the
-        constructor.
-
-        Args:
-            model: A ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
-                accepts, or a model with a batch of independent outputs, such as a ``SingleTaskGP``
-                of ``m`` outcomes.
-            calibrator: A calibrator, which is copied for each outcome; or a sequence with a
-                calibrator, or None for no calibration, for each outcome.
-            num_initial: Number of initial observations (the design) to skip.
-            denoise: As in `CalibratedModel`.
-            residuals: As in `CalibratedModel.from_history`.
-            excess: As in `CalibratedModel`.
+        ``model`` is a ``ModelListGP`` or ``ModelList`` of models that
+        `CalibratedModel.from_history` accepts, or a model with a batch of independent outputs, such
+        as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome, or is a
+        sequence with a calibrator, or None for no calibration, for each outcome. Other arguments
+        are as in `CalibratedModel.from_history`; if they differ between outcomes, pass
+        `CalibratedModel` objects to the constructor.
 
         Raises:
             UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
@@ -136,9 +129,8 @@ class CalibratedModelList(ModelList):
     ) -> Any:
         """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Arguments are as in `CalibratedModel.posterior`. A ``posterior_transform`` must be a
-        ``ScalarizedPosteriorTransform`` with one nonzero weight; the result is then the transformed
-        posterior of this outcome.
+        Arguments are as in `CalibratedModel.posterior`. With a ``posterior_transform``, a
+        ``ScalarizedPosteriorTransform`` with one nonzero weight, it is this outcome's posterior.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -187,8 +179,7 @@ class CalibratedModelList(ModelList):
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")
-            # BoTorch conditions only evaluated models, and does not evaluate a model without points
-            # in the mask.
+            # BoTorch needs an evaluated model, and does not evaluate it without points in the mask.
             if getattr(model, "prediction_strategy", sampler) is None:
                 with torch.no_grad():
                     model.posterior(X)
@@ -210,9 +201,8 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on fantasies or imputed values, with unchanged calibrators.
 
-        Arguments are as in ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or a sequence of
-        these tensors, one for each outcome; ``Y`` and the variances ``noise`` are
-        ``batch_shape' x n' x m``.
+        Arguments are as in ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such tensor
+        for each outcome; ``Y`` and the variances ``noise`` are ``batch_shape' x n' x m``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
@@ -235,8 +225,7 @@ class CalibratedModelList(ModelList):
         ``model.models[i].observe(X, Y)``.
 
         Args:
-            X: Inputs ``n x d`` in the order of observation, or a sequence of these tensors, one for
-                each outcome.
+            X: Inputs ``n x d`` in the order of observation, or one such tensor for each outcome.
             Y: Observed values ``n x m``, in units of the outcomes.
             Yvar: Noise variances ``n x m``; ignored for models that learn the noise.
             condition: Whether to also condition the models.

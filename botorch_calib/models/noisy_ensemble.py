@@ -55,7 +55,7 @@ class NoisyEnsemble(Model):
         super().__init__()
         if not isinstance(model, EnsembleModel) or model.num_outputs != 1:
             raise UnsupportedError(
-                "`model` must be an EnsembleModel of `botorch.models.ensemble` with one output, got "
+                "`model` must be a `botorch.models.ensemble.EnsembleModel` with one output, got "
                 f"{type(model).__name__}."
             )
         weights = model.ensemble_weights

@@ -1,8 +1,7 @@
 """Outcome transforms as increasing maps, and checks that they increase.
 
-The normal score of an observation is the same before and after an increasing map. So a model with
-an increasing outcome transform is calibrated in the space of its targets, and the result is mapped
-back.
+Increasing maps do not change the normal score of an observation. So a model with an increasing
+outcome transform is calibrated in the space of its targets, and the result is mapped back.
 """
 
 from __future__ import annotations
@@ -200,9 +199,9 @@ def check_increasing(model: Any) -> None:
             "increasing function of all numbers (for example constant outside its domain), or "
             f"apply {name} to the observations beforehand."
         )
-    stated = outcome_map_of(model)
-    if isinstance(stated, Affine) and not torch.allclose(
-        stated.outcome(targets.unsqueeze(-1).double()),
+    outcome_map = outcome_map_of(model)
+    if isinstance(outcome_map, Affine) and not torch.allclose(
+        outcome_map.outcome(targets.unsqueeze(-1).double()),
         inverse.outcome(targets.unsqueeze(-1)).double(),
         rtol=1e-4,
     ):

@@ -110,8 +110,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         covar_module, mean_module, outcome_transform, input_transform: As in ``SingleTaskGP``.
 
     Raises:
-        InputDataError: If a variance is negative or infinite, or ``likelihood`` is not a
-            ``GaussianLikelihood``.
+        InputDataError: If a variance is negative or infinite, or ``likelihood`` of another class.
 
     Example:
         >>> Yvar = torch.full_like(Y, 0.01)

@@ -113,23 +113,22 @@ def predict(
     Raises:
         UnsupportedError: If the model does not predict the objective, is not Gaussian, or has
             several values for each point and ``sole_values`` is given.
-        BotorchTensorDimensionError, InputDataError: If the width or precision of ``X`` differs from
-            the model's inputs.
+        BotorchTensorDimensionError, InputDataError: If ``X`` has a wrong width or precision.
     """
     process, calibrator, denoise, excess = slots_of(model, pending=not observed)
     objective = denoise if objective is None else objective
     # Without a calibrator the objective does not depend on the noise.
     needs_noise = calibrator is not None or not objective
     with _naming_misfits(process, X):
-        stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
+        prediction = _uncalibrated(process, X, objective, noise, needs_noise, baseline)
     if sole_values is not None:
-        check_one_value_each(stated.target_mean.shape[-2], X, sole_values)
+        check_one_value_each(prediction.target_mean.shape[-2], X, sole_values)
     if calibrator is not None:
-        if stated.predictive is not None:
+        if prediction.predictive is not None:
             raise UnsupportedError(f"This {type(process).__name__} is calibrated already.")
-        stated.predictive = calibrator.predictive(inputs_of_calibrator(stated))
-        stated.excess = excess
-    return stated
+        prediction.predictive = calibrator.predictive(inputs_of_calibrator(prediction))
+        prediction.excess = excess
+    return prediction
 
 
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
@@ -157,14 +156,14 @@ def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
         raise
 
 
-def inputs_of_calibrator(stated: CalibratedPosterior) -> Tensor:
+def inputs_of_calibrator(prediction: CalibratedPosterior) -> Tensor:
     """Inputs for calibrators; for members that warp inputs differently, their average."""
-    inputs = stated.inputs
+    inputs = prediction.inputs
     assert inputs is not None
-    return inputs.mean(dim=MEMBER_DIM) if stated.members else inputs
+    return inputs.mean(dim=MEMBER_DIM) if prediction.members else inputs
 
 
-def _stated_by(
+def _uncalibrated(
     process: Any,
     X: Tensor,
     objective: bool,
@@ -260,7 +259,7 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
     if kept is not None:
         return kept
     if baseline is not None:
-        return _beside(process, X, members, baseline)
+        return _targets_with_baseline(process, X, members, baseline)
     posterior = in_space_of_targets(process).posterior(X)
     if not isinstance(posterior, GPyTorchPosterior):
         raise UnsupportedError(
@@ -316,7 +315,7 @@ def moments_by_factor(
     return Targets(mean, variance.expand_as(mean), inputs.expand(*mean.shape[:-1], -1))
 
 
-def _beside(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
+def _targets_with_baseline(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
     """Moments at ``X`` and covariances with a baseline, from the joint posterior of all points."""
     baseline = match_batch_shape(with_task_feature(process, baseline), X)
     together = torch.cat([baseline, X], dim=-2)
@@ -396,7 +395,7 @@ def process_posterior(
             kept = moments_by_factor(process, X)
         outcome_map = None if kept is None else outcome_map_of(process, X)
         if kept is None or not isinstance(outcome_map, Affine):
-            noise = _once(process, X, observation_noise)
+            noise = _undoubled_noise(process, X, observation_noise)
             return process.posterior(
                 X, observation_noise=noise, posterior_transform=posterior_transform
             )
@@ -408,7 +407,7 @@ def process_posterior(
         return posterior if posterior_transform is None else posterior_transform(posterior, X=X)
 
 
-def _once(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+def _undoubled_noise(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     """``noise``, or half of it if BoTorch would add it twice, for given and for learned noise."""
     if noise is False or learned_noise(process) is None:
         return noise
@@ -426,10 +425,12 @@ def mean_and_deviation(
     if not isinstance(model, (WrapperModel, GPyTorchModel)):
         posterior: Any = model.posterior(X, posterior_transform=posterior_transform)
         return posterior.mean, posterior.variance.clamp_min(MIN_VARIANCE).sqrt()
-    stated = predict(model, X)
+    prediction = predict(model, X)
     if posterior_transform is not None:
-        stated = stated.affine(*scalar_affine(posterior_transform, "a model"))
-    mean, variance = (stated.mean, stated.variance) if stated.members else stated.moments()
+        prediction = prediction.affine(*scalar_affine(posterior_transform, "a model"))
+    mean, variance = (
+        (prediction.mean, prediction.variance) if prediction.members else prediction.moments()
+    )
     return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
@@ -445,27 +446,27 @@ def scores_of_observations(
     """
     with as_in_training(process):
         points = X.unsqueeze(-2)
-        stated = predict(
+        prediction = predict(
             process, points, objective=False, sole_values="The score of an observation"
         )
-        if Yvar is not None and stated.target_noise is not None:
-            stated.target_noise = _given_noise(process, stated, Y, Yvar)
-        z = stated.own_score(Y.unsqueeze(-1)).reshape(-1)
+        if Yvar is not None and prediction.target_noise is not None:
+            prediction.target_noise = _given_noise(process, prediction, Y, Yvar)
+        z = prediction.own_score(Y.unsqueeze(-1)).reshape(-1)
     z = z.clamp(-_FARTHEST, _FARTHEST) if states_cdf_alone(process) else z
-    return inputs_of_calibrator(stated).squeeze(-2), z.to(Y)
+    return inputs_of_calibrator(prediction).squeeze(-2), z.to(Y)
 
 
-def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
+def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
     """Noise variances of observations in the space of the targets; the model's where NaN."""
-    shape = -1, *[1] * (stated.target_mean.dim() - 1)
-    if isinstance(stated.outcome_map, Affine):
-        given = stated.outcome_map.scaled(Yvar.double().view(shape), power=-2)
+    shape = -1, *[1] * (prediction.target_mean.dim() - 1)
+    if isinstance(prediction.outcome_map, Affine):
+        given = prediction.outcome_map.scaled(Yvar.double().view(shape), power=-2)
     else:
         given = process.outcome_transform(Y, Yvar)[1].double().view(shape)
     learned = learned_noise(process)
     if learned is not None:  # added to the given variances
         given = given + learned.unsqueeze(-1)
-    return torch.where(given.isnan(), stated.target_noise, given)
+    return torch.where(given.isnan(), prediction.target_noise, given)
 
 
 class PastPredictions(NamedTuple):
@@ -518,11 +519,11 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     if members:
         moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
     about = moments.mean, moments.variance, None, inputs[own], outcome_map
-    stated = CalibratedPosterior.of_targets(*about, objective=False, members=members)
+    prediction = CalibratedPosterior.of_targets(*about, objective=False, members=members)
     first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
     outcomes = outcome_map.outcome(first.double()).to(first)
     scores = score_of_members(z) if members else z
-    return PastPredictions(inputs[own], scores, raw, outcomes, stated)
+    return PastPredictions(inputs[own], scores, raw, outcomes, prediction)
 
 
 def _checked_num(num: Any, num_observations: int) -> int:

@@ -46,8 +46,7 @@ class RadialProfile(ABC):
     def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
         """``f`` and ``g`` at pairs, in the first two of three buffers ``b x M x n``.
 
-        The arguments are results of `prepared` for two sets of columns, ``b x 1 x n`` and
-        ``1 x M x n``.
+        The arguments are `prepared` for two sets of columns, ``b x 1 x n`` and ``1 x M x n``.
         """
         return self.at(torch.add(first, second, out=out[0]), out)
 

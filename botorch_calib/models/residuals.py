@@ -26,8 +26,7 @@ def prequential_residuals(model: Module) -> Tensor:
     hyperparameters. They are residuals of the model's targets; an increasing affine outcome
     transform such as ``Standardize`` does not change them. They have no gradient.
 
-    ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``. Its
-    mode does not change.
+    ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``.
 
     Example:
         >>> z = prequential_residuals(gp)  # 20, standard normal if the model is right
@@ -66,8 +65,7 @@ def forecast_history(
     cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag_embed())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
-        # Without y_i, its predictive variance is 1 / [K^-1]_ii, and its residual is this variance
-        # times [K^-1 (y - mean)]_i.
+        # The predictive variance of y_i is 1 / [K^-1]_ii, its residual that times [K^-1 (y - m)]_i.
         precision = torch.cholesky_inverse(cholesky).diagonal(dim1=-2, dim2=-1)
         weighted = torch.cholesky_solve(deviation, cholesky).squeeze(-1)
         z, deviations = weighted / precision.sqrt(), precision.rsqrt()

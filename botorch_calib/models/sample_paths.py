@@ -1,7 +1,6 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths``.
 
-Importing this module registers wrapped models, and noise that depends on the input, with BoTorch's
-dispatchers.
+Importing this module registers them, and noise that depends on the input, with BoTorch.
 """
 
 from __future__ import annotations

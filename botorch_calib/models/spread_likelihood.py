@@ -23,8 +23,7 @@ class SpreadNoise(Noise):
 
     Args:
         level: Noise with the variance ``sigma^2``, with its prior and constraint; shared.
-        X: Inputs ``n x d``, transformed. A coordinate with a range larger than 1 is divided by the
-            range.
+        X: Inputs ``n x d``, transformed. Coordinates with a range above 1 are divided by the range.
     """
 
     points: Tensor
@@ -72,9 +71,8 @@ class SpreadNoise(Noise):
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
-        # Without inputs, and with the number of the training points, they are assumed to be the
-        # training points, as in GPyTorch's `FixedNoiseGaussianLikelihood`. (BoTorch's fits pass the
-        # inputs.)
+        # As in GPyTorch's `FixedNoiseGaussianLikelihood`, missing inputs are the training points if
+        # the number agrees. (BoTorch's fits pass inputs.)
         points = self.points * self.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(

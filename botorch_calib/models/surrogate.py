@@ -146,18 +146,15 @@ class Surrogate(WrapperModel, FantasizeMixin):
         The current process, which has seen none of the observations, scores all rows. Call this
         method before refitting; `with_model` combines the refitted process with the calibrator.
         Observations that an exact Gaussian process already has, with the same point and value, are
-        left out. Data are converted to the process's precision. If an error is raised, nothing has
-        changed.
+        left out. Data are converted to the process's precision. After an error nothing has changed.
 
         Args:
-            X: Inputs ``n x d``, in the order of observation. Each row removes one equal pending
-                point.
+            X: Inputs ``n x d``, in the order of observation. Each removes one equal pending point.
             Y: Observed values ``n x 1``, in units of the outcome.
             Yvar: Noise variances ``n x 1``, without learned additional noise, for a process with
                 given noise. The default, also for NaN, is the mean of the training noise, or the
                 learned noise of a `PartlyKnownNoiseGP`.
-            condition: Whether to also condition the process on the observations. If not, pending
-                points remain pending.
+            condition: Whether to also condition the process. If not, pending points remain pending.
             beyond: As in `stand_ins`, by which the process learns (default: zeros). The calibrator
                 learns a draw from its predictive distribution beyond the bound.
 
@@ -270,10 +267,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
             output_indices: None, or the only output.
             observation_noise: As in BoTorch's models, True for the distribution of an observation,
                 or a tensor of noise variances in the outcome-transformed space.
-            posterior_transform: With a calibrator, a ``ScalarizedPosteriorTransform`` with one
-                weight.
-            baseline: Points ``r x d``: adds the objective's covariance with these points to a
-                calibrated posterior.
+            posterior_transform: If calibrated, a ``ScalarizedPosteriorTransform`` with one weight.
+            baseline: Points ``r x d``; a calibrated posterior gets its covariance with them.
 
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
@@ -282,8 +277,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         if self.calibrator is None:
             return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
-        # Checking a tensor waits for the device. Acquisition functions, which must not wait, pass
-        # booleans.
+        # Checking a tensor waits for the device, but acquisition functions pass booleans.
         given = None
         if isinstance(observation_noise, Tensor):
             given = check_variances("observation_noise", observation_noise)
@@ -372,8 +366,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             Y = self._imputed()
             conditioned = with_observations(self.model, self.X_pending, Y)
-            # `_basis` is called after conditioning, which may evaluate the model for the first
-            # time and change the basis.
+            # After conditioning, as the model's first evaluation changes the basis.
             self._cache = self._basis(), conditioned, Y
         return self._cache[1:]
 

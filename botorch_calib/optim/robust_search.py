@@ -140,8 +140,7 @@ def _climbed(
 def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: float) -> Tensor:
     """Maximise ``E u(x) - radius t`` subject to ``t >= |grad_c u(x, c)|``; returns ``1 x d_x``.
 
-    The search has decisions in widths of the box, and values and ``radius t`` in units of
-    ``scale``.
+    Decisions are in widths of the box, and values and ``radius t`` in units of ``scale``.
     """
     lower, width = bounds[0], bounds[1] - bounds[0]
 

@@ -39,21 +39,13 @@ def optimize_in_unit_box(
 ) -> tuple[Tensor, Tensor]:
     """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
 
-    One-shot functions, such as ``qKnowledgeGradient``, are not scaled, since BoTorch chooses their
-    starts by their class.
+    Returns the point, ``1 x d``, and its value, a scalar, both without scaling. The default
+    ``unit`` is the `spread_of_values`. One-shot functions, such as ``qKnowledgeGradient``, are not
+    scaled, since BoTorch chooses their starts by their class.
 
-    Args:
-        acqf: The function of ``b x 1 x d`` to be maximised.
-        bounds: The box, ``2 x d``.
-        unit: Unit of the values (default: their `spread_of_values`).
-        num_restarts: Number of starting points.
-        raw_samples: Number of points from which the starting points are chosen.
-        fixed_features: Values by nonnegative column, also outside of the box. The function is
-            never evaluated at other values of these columns.
-        linear: BoTorch's ``inequality_constraints``.
-
-    Returns:
-        The point, ``1 x d``, and its value, a scalar, both without scaling.
+    ``fixed_features`` have nonnegative columns, and values inside or outside of the box; the
+    function is never evaluated at other values. ``linear`` are BoTorch's
+    ``inequality_constraints``.
     """
     settings: dict[str, Any] = {
         "q": 1,
@@ -90,8 +82,7 @@ class InUnitBox(AcquisitionFunction):
     """An acquisition function of inputs in widths of their box, with values in a given unit.
 
     BoTorch's search stops when the gradient is less than 1e-5. If inputs ranged over a million, or
-    values over a millionth, it would stop at its starts. It is also slow if some inputs range over
-    much more than others.
+    values over a millionth, it would stop at its starts. It is slow if ranges of inputs differ.
 
     The attribute ``bounds`` is the unit cube; columns without width are fixed at 0.
     """

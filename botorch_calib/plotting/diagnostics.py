@@ -45,8 +45,7 @@ def plot_reliability(
     For a report, the figure shows the fraction of observations at or below each quantile: a curve
     flatter than the diagonal means that distributions are too narrow. With levels and frequencies
     it shows coverages of central intervals: below the diagonal, intervals are too narrow. The band
-    contains the whole curve of a calibrated model with the probability ``confidence``, for
-    independent observations.
+    contains the whole curve of a calibrated model with the probability ``confidence``.
 
     Args:
         levels: A report, or stated coverages ``M``, increasing, in (0, 1).
@@ -143,8 +142,7 @@ def plot_coverage_over_time(
 
     At each step the band contains the running coverage of a calibrated model with the probability
     ``confidence``. Even if the running coverage approaches the target, it may have been wrong for
-    some time, which the window shows. The band of the window would be as wide as the grey band at
-    step ``window``.
+    some time, which the window shows. The window's band would be as wide as at step ``window``.
 
     Args:
         report: A calibration report.

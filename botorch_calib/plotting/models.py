@@ -262,8 +262,7 @@ def _finished(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None
         marks: dict[str, Any] = {"s": 36, "zorder": 3}
         if label == "violations":
             marks = {"marker": "X", "s": 100, "zorder": 4}
-        # White edges set marks off from the map. Marks are not clipped, since many queries are on
-        # the border.
+        # White edges set marks off from the map. Unclipped marks are complete at the border.
         marks |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
         ax.scatter(*X.detach().cpu().numpy().T, label=label, **marks)
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))

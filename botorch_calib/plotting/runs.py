@@ -28,8 +28,7 @@ def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Mean regret of each method with a band of one standard error over seeds.
 
     Args:
-        curves: Regrets ``seeds x T`` by method; the first column is after the initial design. A
-            single seed has no band.
+        curves: Regrets ``seeds x T`` by method, from the initial design on. One seed has no band.
         ax: Axes to draw into.
 
     Example:
@@ -60,13 +59,11 @@ def plot_timeline(
 ) -> Axes:
     """A bar for each trial, from its submission to the arrival of its value.
 
-    Bars of trials without a value end at ``now``. So do bars of failed trials, since a `Trial` has
-    no time of failure.
+    Bars of trials without a value end at ``now``, also of failed trials, whose end is unknown.
 
     Args:
         trials: Trials of a ledger, such as ``ledger.trials``.
-        now: Time at which the figure ends, on the ledger's clock (default: the last time in
-            ``trials``).
+        now: End of the figure on the ledger's clock (default: the last time in ``trials``).
         ax: Axes to draw into.
 
     Example:

@@ -42,12 +42,10 @@ class ContextDistribution:
         indices: Columns of a model's joint inputs that hold the contexts, in the order of the
             columns of ``points``; negative indices count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm (None: the atoms, which are too few if they are
-            samples).
+            takes the largest gradient norm (None: the atoms; samples are too few).
 
     Raises:
-        InputDataError, BotorchTensorDimensionError: If an argument is malformed, or weights are not
-            probabilities.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> met = ContextDistribution.empirical(X[:, 1:])
@@ -245,10 +243,7 @@ class ContextDistribution:
         )
 
     def memo(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """``compute()``, computed once per ``key``; copies do not share the result.
-
-        The result must be a function of this distribution only.
-        """
+        """``compute()``, which depends only on this distribution, computed once per ``key``."""
         if key not in self._memo:
             with torch.no_grad():
                 self._memo[key] = compute()

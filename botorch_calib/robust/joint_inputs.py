@@ -51,9 +51,8 @@ def join_contexts(
     Args:
         X: Decisions ``... x d_x``.
         contexts: Contexts ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
-        context_indices: Columns of the joint inputs that hold the contexts, in the order of the
-            columns of ``contexts``; negative indices count from the end (default: the last
-            ``d_c``).
+        context_indices: Columns of the joint inputs that hold the contexts, in the contexts'
+            order; negative indices count from the end (default: the last ``d_c``).
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.

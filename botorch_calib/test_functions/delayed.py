@@ -74,9 +74,8 @@ class PoissonDelay(DelayDistribution):
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
     """The delay of evaluation number ``ticket`` at ``x``.
 
-    Its generator depends only on ``(seed, ticket)``. So comparisons are paired: the k-th
-    evaluations of two methods with the same seed have the same delay, unless delays depend on the
-    point.
+    Its generator depends only on ``(seed, ticket)``. So comparisons are paired: with the same seed,
+    the k-th evaluations of two methods have the same delay, unless delays depend on the point.
 
     Args:
         delay: The distribution of delays.

@@ -1,8 +1,7 @@
 """Upper confidence bounds of all pairs of decisions and contexts, and their context gradients.
 
 The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v`` of a Gaussian
-process. The bonus ``h`` is ``sqrt(beta v)`` or, for a calibrated model, the bound of a `Prediction`
-with mean 0.
+process. The bonus ``h`` is ``sqrt(beta v)`` or, if calibrated, the bound of a mean of 0.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
             places = self.columns.decision, self.columns.context
             predictive = model.calibrator.predictive_at_pairs(Z, *places)
         v = variance.unsqueeze(-1)
-        stated = Prediction(
+        prediction = Prediction(
             torch.zeros_like(v),
             v,
             self.gp.noise.to(v).view(1, 1),
@@ -109,7 +108,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
             objective=model.denoise,
             excess=model.excess,
         )
-        shift, square = (part.squeeze(-1) for part in stated.moments())
+        shift, square = (part.squeeze(-1) for part in prediction.moments())
         return self._sign * shift + self._width * square.sqrt()
 
     def _bonus_with_slopes(

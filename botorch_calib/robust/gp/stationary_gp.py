@@ -33,8 +33,7 @@ _HOW = attrgetter("__call__", "forward", "posterior", "transform_inputs")
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # The least variance, in units of the prior variance times the machine epsilon
 _ROUNDING = 8.0
-# The root of the precision is used if the estimated error of ``sigma``, relative to the prior
-# ``sigma``, is larger.
+# At larger estimated errors of ``sigma``, in units of the prior ``sigma``, the root is used.
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 

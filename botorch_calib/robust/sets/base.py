@@ -126,8 +126,7 @@ class AmbiguitySet:
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        # The minimiser is invariant under increasing affine maps of u. After scaling, tolerances of
-        # solvers need no units.
+        # Affine scaling does not change the minimiser, and makes tolerances independent of units.
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)

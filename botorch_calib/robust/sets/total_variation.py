@@ -26,8 +26,7 @@ class TotalVariationBall(Ball):
         order = u.argsort(dim=-1, descending=True, stable=True)
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
-        # The norm counts moved mass twice, as a loss and as a gain. Mass taken from the last atom
-        # returns to it.
+        # The norm counts moved mass twice. Mass taken from the last atom returns to it.
         moved = torch.minimum((self.radius / 2 - before).clamp(min=0.0), mass)
         worst = mass - moved
         worst[:, -1] += moved.sum(dim=-1)
