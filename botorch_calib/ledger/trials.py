@@ -45,7 +45,7 @@ def _frozen(stored: Any) -> Any:
 
 
 def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
-    """Whether each status is among the ``wanted`` ones, as a tensor of booleans."""
+    """Whether each status is in ``wanted``, as a tensor of booleans."""
     return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
 
 

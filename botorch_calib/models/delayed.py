@@ -57,7 +57,7 @@ class CensoredDelayModel(Surrogate):
     and the probability ``rho`` that a value arrives in time ([Verma2022]_, Theorem 1): see
     `rescaling`. Hallucination leaves expired queries out.
 
-    Hyperparameters and transforms are those of ``model``, which is never modified, except that
+    Hyperparameters and transforms come from ``model``, which is never modified, except that
     `observe` updates the calibrator of a `CalibratedModel`. The two classes combine in either
     order, with equal posteriors, and calibrators learn from observed data only.
 

@@ -176,8 +176,8 @@ def checked_observations(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Validate observations ``n x d``, ``n x 1``; returned on the model's device, with its task.
 
-    For an exact GP they are converted to its precision. Other models may compute in a higher
-    precision than that of their parameters, so data in double precision are not converted.
+    For an exact GP they are converted to its precision. Other models may compute more precisely
+    than they store parameters, so data in double precision are not converted.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
