@@ -49,7 +49,7 @@ def only_queries(setting: Setting, X: Any, Y: Any, arrived: Any) -> CensoredDela
 
 
 def test_theorem_1_in_expectation():
-    """Averaged over which of the values arrive, the rescaled mean is that of all values.
+    """Averaged over the values that arrive, the rescaled mean equals the mean given all values.
 
     The mean is linear in ``y 1{d <= m}``, whose expectation is ``rho y``: exact, by enumeration.
     """
