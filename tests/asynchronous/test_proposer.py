@@ -113,7 +113,7 @@ def test_the_design_is_a_sobol_sequence():
     assert not torch.equal(make_proposer(seed=1)(FeedbackLedger(2)), design[0])
 
 
-# ------------------------------------------------------------------ what is maximised
+# ------------------------------------------------------------------ acquisition functions
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,7 @@ def test_a_censoring_value_of_the_wrong_sign_is_warned_of(maximize):
     make_proposer(imputation="none", maximize=maximize)(make_ledger(censor_value=best + beyond))
 
 
-# ------------------------------------------------------------------ what the ledger says
+# ------------------------------------------------------------------ checks of the ledger
 
 
 def test_values_whose_variance_overflows_are_named():

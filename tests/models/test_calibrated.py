@@ -705,7 +705,7 @@ def test_gradient_reaches_the_calibrator(transforms):
     assert not torch.allclose(through, around)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 def make_unsupported(name: str) -> Model:

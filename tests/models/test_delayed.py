@@ -370,7 +370,7 @@ def test_multi_task_base():
     assert torch.equal(resolved.X_pending, full[1:])
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 GOOD = torch.full((2, 2), 0.5, **DOUBLE)

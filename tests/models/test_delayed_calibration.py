@@ -127,7 +127,7 @@ def test_hallucination_keeps_the_mean_of_the_process(setting):
     assert_close(model.Y_imputed, gp.posterior(model.X_pending).mean.detach())
 
 
-# ------------------------------------------------------------------ calibration sees data alone
+# ------------------------------------------------------------------ calibrators learn from data
 
 
 @pytest.mark.parametrize(

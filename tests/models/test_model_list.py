@@ -83,7 +83,7 @@ class TestMixedContract(ModelContract):
         return CalibratedModelList(make_model(dtype), make_gp(dtype=dtype, sign=-1.0), third)
 
 
-# ------------------------------------------------------------------ where it comes from
+# ------------------------------------------------------------------ sources
 
 
 def batch_of_outcomes() -> SingleTaskGP:
@@ -376,7 +376,7 @@ def test_what_cannot_be_observed_changes_no_model() -> None:
     assert [own.calibrator.num_updates for own in model.models] == [30, 30]
 
 
-# ------------------------------------------------------------------ what BoTorch reads
+# ------------------------------------------------------------------ attributes for BoTorch
 
 
 def test_entropy_search_of_several_objectives_takes_the_processes() -> None:

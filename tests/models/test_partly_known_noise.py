@@ -211,7 +211,7 @@ def test_observing_with_and_without_a_known_error() -> None:
     check_against_dense(model.model, *data, torch.cat([n, added]))
 
 
-# ------------------------------------------------------------ what stands around a model
+# ------------------------------------------------------------ wrappers
 
 
 # ------------------------------------------------------------ states, shapes, precision
