@@ -119,9 +119,7 @@ def test_a_model_that_was_refitted_before_observe() -> None:
     tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE)
     for told in (slice(10, 11), slice(0, 11)):
         refitted = tested.with_model(fitted(X[:11], Y[:11]))
-        with pytest.raises(
-            InputDataError, match="use hindsight. Call `observe` first, then refit"
-        ):
+        with pytest.raises(InputDataError, match="use hindsight. Call `observe` first, then refit"):
             refitted.observe(X[told], Y[told])
         assert not refitted.decisions and size(refitted) == 11
     tested.observe(X[10:11], Y[10:11])  # the remedy
