@@ -44,12 +44,12 @@ class DelayStrategy:
             posterior mean; ``"none"`` to ignore these queries.
         window: Queries whose standard deviations are summed to widen the confidence region:
             ``"pending"`` for queries without a value; ``"all"``, as published, for all queries of
-            the last ``ledger.max_wait``; None for no widening.
+            the last ``ledger.max_wait``; None: no widening.
         beta: Factor of the posterior variance if no query is pending, the square of the paper's.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome
             (default: one over the standard deviation of the observed values).
         max_censored: If more queries are pending, they are hallucinated, without a window, because
-            many censored values distort the whole model. None, as in the paper, for no limit.
+            many censored values distort the whole model. None, the paper's choice, sets no limit.
         failures: How failures affect the search. Failures are queries that have failed, and queries
             that have expired without being censored. A query counts as a failure while it hangs:
             more later queries have overtaken it than any query before. Failures are not repeated.
@@ -66,7 +66,7 @@ class DelayStrategy:
             ``"ignore"``: failures have no effect, for failures unrelated to the query.
         spread_beyond: If more queries are pending, every second query (at random, if
             ``fixed_features`` is a function) is the next point of a scrambled Sobol sequence, or a
-            random choice that is not in the ledger; None for no limit. This keeps many workers from
+            random choice that is not in the ledger (None: no limit). This keeps many workers from
             the bounds of the box before the first values arrive. After failures, unless they are
             ignored, it is the most likely of eight such points to return a value. The other queries
             maximize a draw with ``beta=1`` instead of ``"ucb"``, if the model has pathwise draws,

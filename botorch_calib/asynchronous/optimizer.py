@@ -118,9 +118,9 @@ class AsynchronousOptimizer:
         too late to count. Evaluations that still run after ``seconds`` are awaited.
 
         Args:
-            num_evaluations: Number of resolved trials, including earlier runs; None for no limit.
+            num_evaluations: Number of resolved trials, including earlier runs (None: no limit).
             progress: Whether to show a progress bar.
-            seconds: Time in seconds after which no query is chosen; None for no limit.
+            seconds: Time in seconds after which no query is chosen (None: no limit).
 
         Returns:
             The ledger's best trial, and the number of trials in each state.

@@ -1,4 +1,4 @@
-"""`FeedbackLedger`: a record of queries and of their values, which arrive later."""
+"""`FeedbackLedger`: a record of queries and their delayed values."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class FeedbackLedger:
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
-            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
+            DamagedLedgerError: If the file is damaged, or not a ledger in this format.
             LedgerError: If another process has opened the file, or it cannot be used.
         """
         names = [field.name for field in fields(Settings)]
@@ -177,7 +177,7 @@ class FeedbackLedger:
 
         Raises:
             InputDataError: If the file does not exist or is empty.
-            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
+            DamagedLedgerError: If the file is damaged, or not a ledger in this format.
         """
         path = Path(path).resolve()
         if not path.is_file():
@@ -335,7 +335,7 @@ class FeedbackLedger:
 
         Raises:
             UnknownTrialError: If the trial does not exist.
-            TrialStateError: If the trial already has a value or has failed.
+            TrialStateError: If the trial has a value or failed before.
             BotorchError: If a number is malformed, or ``outcomes`` do not match the decision.
 
         Warns:
@@ -376,8 +376,8 @@ class FeedbackLedger:
             y: The right value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
             time: Time from which ``y`` is valid (default: now), not before the last value's.
-            outcomes: As in `tell` (default: unchanged).
-            context: As in `tell` (default: unchanged); an empty context removes the old one. The
+            outcomes: See `tell` (default: unchanged).
+            context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
 
         Raises:
@@ -433,11 +433,11 @@ class FeedbackLedger:
     ) -> None:
         """Record that no value will arrive for a trial, and why. It is left out of all data.
 
-        Known ``outcomes`` of its decision still count, as in `tell`: for a query that ran out of 24
+        Known ``outcomes`` of its decision still count (see `tell`): for a query that ran out of 24
         GB of memory, pass ``outcomes={"memory": 24.0}`` and ``beyond={"memory": 1}``.
 
         Raises:
-            LedgerError: If the trial does not exist, has a value or has failed.
+            LedgerError: If the trial does not exist, has a value or failed before.
             InputDataError: If ``time`` is before the submission, or an argument is malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.

@@ -95,10 +95,10 @@ class CalibratedModel(Surrogate):
             calibrator: The calibrator, which is copied and continues to learn; pass
                 ``calibrator.fresh()`` to start from the beginning.
             num_initial: Number of initial observations (the design) to skip.
-            denoise: As in the class.
+            denoise: See the class.
             residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out, as a
                 calibration set for ``QuantileRecalibrator(method="exact")``.
-            excess: As in the class.
+            excess: See the class.
 
         Raises:
             UnsupportedError: If ``model`` is not an exact Gaussian process: use `observe`.

@@ -46,7 +46,7 @@ class RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """The strategy with additional data; arguments are as in GPyTorch's method."""
+        """The strategy with additional data; takes the arguments of GPyTorch's method."""
         old = self._strategy
         # The factor of K + noise, from the cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root

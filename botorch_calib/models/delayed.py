@@ -126,7 +126,7 @@ class CensoredDelayModel(Surrogate):
             ledger: The ledger, whose ``censor_value`` is used.
             fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double precision,
                 on the CPU).
-            imputation: As in the class.
+            imputation: See the class.
             hyperparameters: ``"observed"`` to call ``fit`` on the observed values or, as in the
                 paper, ``"censored"`` to call it on ``ledger.training_data``. Censored rows then
                 become pending points, which can be resolved and never enter a calibrator.
@@ -189,7 +189,7 @@ class CensoredDelayModel(Surrogate):
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
         """The model after values of pending points have arrived.
 
-        Arguments are as in `with_observations`, but the rows of ``X`` must equal rows of
+        Takes the arguments of `with_observations`, but the rows of ``X`` must equal rows of
         ``X_pending`` exactly; other rows raise ``InputDataError``.
         """
         X = self._checked("X", X)
@@ -231,7 +231,7 @@ class CensoredDelayModel(Surrogate):
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
     """Queries ``n x d`` of a ledger whose values are imputed.
 
-    As in the paper, expired queries are censored; they are not hallucinated.
+    Expired queries are censored, as in the paper, but not hallucinated.
     """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 

@@ -18,7 +18,7 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior variances of the level of ``g`` and of its variation around the level, and the prior
+# Prior variances of the level of ``g`` and of variations around the level, and the prior
 # probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # Residuals are clamped at this number of deviations, to limit the effect of outliers.
@@ -54,7 +54,7 @@ def with_learned_spread(model: Any) -> Any:
             is not changed, and shares its data with the copy.
 
     Raises:
-        UnsupportedError: If the model is of another kind, or too smooth, so that the learned noise
+        UnsupportedError: If the model is not supported, or too smooth, so that the learned noise
             would compensate for its errors. It is too smooth if 0.41 times its lengthscales make
             the data ``e^8`` times as likely, with the learned noise in both cases. In two
             dimensions, with lengthscales three times too long, 7, 73 and 98 % of functions were

@@ -58,7 +58,7 @@ class CalibratedModelList(ModelList):
 
     models: Any  # a ``ModuleList`` of models
 
-    # As in `WrapperModel`
+    # See `WrapperModel`.
     _supports_cache_root = False
 
     def __init__(self, *models: Model) -> None:
@@ -83,12 +83,12 @@ class CalibratedModelList(ModelList):
         ``model`` is a ``ModelListGP`` or ``ModelList`` of models that
         `CalibratedModel.from_history` accepts, or a model with a batch of independent outputs, such
         as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome, or is a
-        sequence with a calibrator, or None for no calibration, for each outcome. Other arguments
-        are as in `CalibratedModel.from_history`; if they differ between outcomes, pass
+        sequence with a calibrator, or None for no calibration, for each outcome. For other
+        arguments see `CalibratedModel.from_history`; if they differ between outcomes, pass
         `CalibratedModel` objects to the constructor.
 
         Raises:
-            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
+            UnsupportedError: If a model cannot be calibrated, or its outputs are correlated.
             InputDataError: If the length of ``calibrator`` is not the number of outcomes.
         """
         models = _models_of_outcomes(check_model(model))
@@ -129,7 +129,7 @@ class CalibratedModelList(ModelList):
     ) -> Any:
         """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Arguments are as in `CalibratedModel.posterior`. With a ``posterior_transform``, a
+        For arguments see `CalibratedModel.posterior`. With a ``posterior_transform``, a
         ``ScalarizedPosteriorTransform`` with one nonzero weight, it is this outcome's posterior.
         """
         num = self.num_outputs
@@ -173,7 +173,7 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on draws from its posterior at ``X``.
 
-        Arguments are as in ``ModelListGP``. The ``sampler`` draws all outcomes together, with
+        For arguments see ``ModelListGP``. The ``sampler`` draws all outcomes together, with
         independent base samples, or is a ``ListSampler`` with a sampler for each outcome. An
         ``evaluation_mask`` needs a ``ListSampler``.
         """
@@ -201,7 +201,7 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on fantasies or imputed values, with unchanged calibrators.
 
-        Arguments are as in ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such tensor
+        For arguments see ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such tensor
         for each outcome; ``Y`` and the variances ``noise`` are ``batch_shape' x n' x m``.
         """
         inputs = self._inputs_of_outcomes(X, Y)

@@ -84,7 +84,7 @@ class _PartlyKnownNoise(FixedGaussianNoise):
             if shape is None:
                 X = params[0] if isinstance(params[0], Tensor) else params[0][0]
                 shape = X.shape[:-1]
-            noise = self.noise  # as in GPyTorch, points in the number of rows are the training rows
+            noise = self.noise  # GPyTorch, too, takes points in the number of rows for the rows
             if shape[-1] != noise.shape[-1]:
                 noise = noise.new_full(shape, torch.nan)
         return DiagLinearOperator(torch.where(noise.isnan(), self.unknown.noise, noise))
@@ -107,7 +107,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         train_Y: ``batch_shape x n x m``.
         train_Yvar: ``batch_shape x n x m``, variances in squared units of ``train_Y``, or NaN.
         likelihood: The ``GaussianLikelihood`` of observations with unknown noise.
-        covar_module, mean_module, outcome_transform, input_transform: As in ``SingleTaskGP``.
+        covar_module, mean_module, outcome_transform, input_transform: See ``SingleTaskGP``.
 
     Raises:
         InputDataError: If a variance is negative or infinite, or ``likelihood`` of another class.

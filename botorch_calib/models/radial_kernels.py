@@ -19,7 +19,7 @@ from gpytorch.lazy import LazyEvaluatedKernelTensor
 from torch import Tensor
 from torch.autograd import Function
 
-# Lower limit of squared distances, as in GPyTorch, so that 1/r is finite at coincident points.
+# Lower limit of squared distances (the same in GPyTorch): 1/r is finite at coincident points.
 LEAST_SQUARE = 1e-30
 
 Buffers = Sequence[Tensor | None]
@@ -134,7 +134,7 @@ def radial_between(
     if profile is None or not is_usual or inputs.shape[-1] != own.x2.shape[-1]:
         return None
     # Inputs are centred before they are scaled, to preserve digits of points far from zero.
-    # GPyTorch's RBF kernel scales first, and rounding must be as in its training covariance.
+    # GPyTorch's RBF kernel scales first, and rounding must agree with the training covariance.
     x1, x2, unit = inputs, own.x2, base.lengthscale.detach()
     if type(base) is RBFKernel:
         x1, x2, unit = x1 / unit, x2 / unit, 1.0

@@ -56,9 +56,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
     Args:
         model: A BoTorch model, or a surrogate, whose slots are copied unless given here.
         X_pending: Points without a value yet, ``n x d``, before any input transform.
-        censor_value, imputation: As in `CensoredDelayModel`; None for no pending points.
+        censor_value, imputation: See `CensoredDelayModel`; None without pending points.
         calibrator: A calibrator, or None.
-        denoise, excess: As in `CalibratedModel`.
+        denoise, excess: See `CalibratedModel`.
     """
 
     X_pending: Tensor
@@ -155,7 +155,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
                 given noise. The default, also for NaN, is the mean of the training noise, or the
                 learned noise of a `PartlyKnownNoiseGP`.
             condition: Whether to also condition the process. If not, pending points remain pending.
-            beyond: As in `stand_ins`, by which the process learns (default: zeros). The calibrator
+            beyond: See `stand_ins`, from which the process learns (default: zeros). The calibrator
                 learns a draw from its predictive distribution beyond the bound.
 
         Raises:

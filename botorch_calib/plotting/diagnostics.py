@@ -63,7 +63,7 @@ def plot_reliability(
         if observed is not None or num_observations is not None:
             raise InputDataError("With a report, do not give `observed` or `num_observations`.")
         report, labels = levels, ("quantile level", "share at or below the quantile")
-        # The base model comes first, to be blue as in the other figures.
+        # The base model comes first, so that it is blue in all figures.
         forecasts = reversed(report.forecasts.items())
         observed = {name: scores.frequencies for name, scores in forecasts}
         levels, num_observations = report.levels, report.num_observations

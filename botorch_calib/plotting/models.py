@@ -181,7 +181,7 @@ def plot_certified_region(
 
     Colours show the margin in units of the outcome. For several outcomes they show the least
     margin, in standard deviations of the outcomes. Purple points are certified, orange points are
-    not. The legend is above the axes, as in `plot_threshold_map`.
+    not. The legend is above the axes (see `plot_threshold_map`).
 
     Args:
         constraint: The constraint, on two inputs.

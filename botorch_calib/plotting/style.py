@@ -19,7 +19,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: Colours of a report's base model and of its calibrated model.
+#: Colours of a report's base and calibrated model.
 BASE_COLOR, CALIBRATED_COLOR = COLORS[:2]
 
 #: Colour of reference lines and bands, visible on light and dark pages.

@@ -19,7 +19,7 @@ from botorch_calib.robust.joint_inputs import Columns
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
 # Covariances between pairs and observations per evaluation, within these limits.
 _CHUNK_ELEMENTS = 2**18
-# Smaller squared distances are replaced by this number, as in GPyTorch.
+# Lower limit of squared distances, the same in GPyTorch
 _LEAST_SQUARE = 1e-30
 # Steps and factors of the central difference of fourth order. The truncation error is of order h^4
 # and the rounding error of order eps / h; the two balance at the step h = eps^(1/5).
