@@ -339,7 +339,7 @@ def _describe(error: BaseException | None) -> str:
     """An exception as a line of text, even if its message cannot be read."""
     kind = type(error).__name__
     if isinstance(error, ProcessExpired):
-        code = error.exitcode  # with 256 for 0
+        code = error.exitcode  # a `PebbleExecutor` reports 0 as 256
         return f"{kind}: exit code {code % 256 if code > 0 else code}"
     try:
         return f"{kind}: {error}"

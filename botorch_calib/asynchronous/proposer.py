@@ -312,7 +312,7 @@ class DelayAwareProposer:
             return bound()
         is_asked_for = self.strategy.acquisition == "ts"
         if not is_asked_for and choices is not None and len(choices) > MOST_JOINT:
-            choices = None  # a draw at all points of the box
+            choices = None  # draw over the box instead
         seed = derived_seed(self.search.seed, DRAW, len(ledger))
         try:
             return DelayedThompsonSampling.from_ledger(

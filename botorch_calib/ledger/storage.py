@@ -86,7 +86,7 @@ class Storage:
                     storage._create_if_empty(settings)
                 storage.contents.settings.check_agrees(given, path)
             except BaseException:
-                storage.close()  # now, as the traceback may keep it alive, and locked
+                storage.close()  # now, as the traceback may keep the lock alive
                 raise
             cls._of_path[path] = storage
             return storage

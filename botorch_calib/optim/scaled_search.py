@@ -63,7 +63,7 @@ def optimize_in_unit_box(
         return candidate.detach(), value
     box = bounds.clone()
     for column, x in held.items():
-        box[:, column] = x  # a column without width is exact, without rounding
+        box[:, column] = x  # without width, so that rounding does not change it
     unit = spread_of_values(acqf, box) if unit is None else unit
     in_unit_box = InUnitBox(acqf, box, unit)
     if linear is None:

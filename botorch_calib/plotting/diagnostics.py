@@ -213,7 +213,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     """
     check_instance("diagnosis", diagnosis, NoiseDiagnosis, "`noise_diagnosis(gp)`")
     ax = style.new_axes((8.6, 4.2)) if ax is None else ax
-    from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
+    from matplotlib.ticker import LogLocator, NullFormatter  # `new_axes` has checked for matplotlib
 
     deviations, heights = map(style.to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
     shown = deviations[heights >= _DEPTH]
