@@ -114,7 +114,11 @@ def test_a_ledger_is_told_bounds(tmp_path: Any) -> None:
         ledger.tell(ids[0], 1.0, time=1.0, outcomes={"y": 50.0}, beyond={"y": 1})
         ledger.fail(ids[1], "out of memory", time=2.0, outcomes={"y": 100.0}, beyond={"y": 1})
         wrong: Any
-        for wrong, match in (({"y": 0}, "1 or -1 for some"), ({"z": 1}, "some"), ([1], "by name")):
+        for wrong, match in (
+            ({"y": 0}, "to 1 or -1"),
+            ({"z": 1}, "names in `outcomes`"),
+            ([1], "by name"),
+        ):
             with pytest.raises(InputDataError, match=f"`beyond` must .*{match}"):
                 ledger.fail(ids[2], outcomes={"y": 50.0}, beyond=wrong)
     ledger = FeedbackLedger.read(tmp_path / "ledger.db")

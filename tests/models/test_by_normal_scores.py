@@ -216,7 +216,7 @@ def test_a_prior_fitted_network_replays_from_prefixes(prior_fitted: Any) -> None
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="HeavyTails states observations only.*`denoise=F"):
+    with pytest.raises(UnsupportedError, match="HeavyTails predicts observations only.*`denoise=F"):
         CalibratedModel(HeavyTails(), OnlineConformal(0.2))
     model = CalibratedModel(HeavyTails(), OnlineConformal(0.2), denoise=False)
     X, Y = points(2, 2), points(2, 1)

@@ -786,7 +786,7 @@ class TestWithModel:
         """Not the data, which come later, and whose width is right."""
         model = CalibratedModel.from_history(make_gp(), LocalizedConformal(0.2))
         X, Y, _ = make_data()
-        with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 1"):
+        with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.*got 1"):
             model.with_model(SingleTaskGP(X[:, :1], Y))
 
 
@@ -850,7 +850,7 @@ def test_outcome_transforms_that_are_refused():
     with pytest.raises(UnsupportedError, match="decreasing outcome transform.*negate the obs"):
         CalibratedModel.from_history(gp, OnlineConformal(0.2))
     gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Misleading())
-    with pytest.raises(UnsupportedError, match="Misleading, which says that it is affine"):
+    with pytest.raises(UnsupportedError, match="Misleading, which declares itself affine"):
         CalibratedModel(gp, OnlineConformal(0.2))
 
 

@@ -478,7 +478,8 @@ def test_nonlinear_outcome_transform():
     X, Y, _ = Setting().data()
     gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
     with pytest.raises(
-        InputDataError, match="`censor_value` holds 0, which the outcome transform Log"
+        InputDataError,
+        match="`censor_value` has the value 0, outside the domain of the outcome transform Log",
     ):
         CensoredDelayModel(gp, GOOD, 0.0)
     with pytest.raises(UnsupportedError, match="hallucinate.*TransformedPosterior"):

@@ -240,7 +240,7 @@ def test_a_known_outcome() -> None:
     before = model.models[0].posterior(T).mean
     model.observe(NEW_X, NEW_Y)
     assert not torch.equal(model.models[0].posterior(T).mean, before)
-    with pytest.raises(UnsupportedError, match="which a GenericDeterministicModel cannot"):
+    with pytest.raises(UnsupportedError, match="and a GenericDeterministicModel cannot"):
         model.fantasize(NEW_X, SobolQMCNormalSampler(Size([4])))
 
 
@@ -345,7 +345,10 @@ def test_an_outcome_outside_a_domain_changes_no_model() -> None:
     positive = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
     models = CalibratedModelList(CalibratedModel(make_gp(), far_from_gaussian()), positive)
     seen = models.models[0].calibrator.num_updates
-    with pytest.raises(InputDataError, match="`Y` holds -1, which the outcome transform Log"):
+    with pytest.raises(
+        InputDataError,
+        match="`Y` has the value -1, outside the domain of the outcome transform Log",
+    ):
         models.observe(NEW_X, NEW_Y)
     assert models.models[0].calibrator.num_updates == seen
     assert models.models[0].train_inputs[0].shape == X.shape

@@ -296,11 +296,15 @@ def test_observations_outside_the_domain(name: str, value: float) -> None:
         CalibratedModelList(gp).observe,
         CensoredDelayModel(gp).observe,
     ):
-        with pytest.raises(InputDataError, match=f"`Y` holds {value:g}, which .*does not take"):
+        with pytest.raises(
+            InputDataError, match=f"`Y` has the value {value:g}, outside the domain"
+        ):
             call(X, Y)
     assert model.calibrator.num_updates == seen and model.model is gp
     for base in (gp, model):
-        with pytest.raises(InputDataError, match=f"`censor_value` holds {value:g}.*does not take"):
+        with pytest.raises(
+            InputDataError, match=f"`censor_value` has the value {value:g}, outside"
+        ):
             CensoredDelayModel(base, X, value)
 
 

@@ -78,7 +78,7 @@ def test_the_unit_of_each_target(name: str) -> None:
 
 
 def test_a_nonlinear_transform_has_no_unit() -> None:
-    with pytest.raises(UnsupportedError, match="Log leaves no Gaussian"):
+    with pytest.raises(UnsupportedError, match="Log, predictions are not Gaussian"):
         unit_of_targets(make_gp(Y.exp(), outcome_transform=Log()))
 
 
