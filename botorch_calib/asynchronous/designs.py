@@ -28,7 +28,7 @@ class Design:
     """Points of a scrambled Sobol sequence in a box, or a random order of given points."""
 
     bounds: Tensor  # 2 x d
-    seed: int  # of the scrambling or of the order
+    seed: int  # of the scrambling or the order
     fixed: Mapping[int, float]  # values of fixed features, by column
     choices: Tensor | None  # n x d, with the fixed features; None for the box
     linear: LinearConstraints | None = None  # constraints on points of the box

@@ -269,7 +269,7 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
 def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
     """Ids of the pending trials of a ledger at ``now`` that are hanging (`hanging_places`).
 
-    Failed trials, expired trials and trials that were recorded with their values do not count.
+    Failed trials, expired trials and trials recorded with a value do not count.
     """
     if not len(ledger.pending(now)):
         return []

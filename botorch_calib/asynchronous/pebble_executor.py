@@ -28,7 +28,7 @@ class PebbleExecutor(Executor):
 
     Args:
         max_workers: Number of processes.
-        timeout: Longest duration of a call in seconds, counted from its start in a process.
+        timeout: Longest duration of a call in seconds, counted from the start in a process.
         pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process per call.
 
     Example:

@@ -174,7 +174,7 @@ class DelayAwareProposer:
         """The next query, given a ledger of the queries so far. The ledger is only read.
 
         Returns:
-            A point of the box or one of ``choices``, including fixed features: a vector of length
+            A point of the box or of ``choices``, including fixed features: a vector of length
             ``d`` in double precision on the CPU.
 
         Raises:

@@ -126,7 +126,7 @@ def fit_single_task_gp(
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
     def unfitted(*batch: int) -> PartlyKnownNoiseGP:
-        # BoTorch warns of equal values and of inputs outside of the box; users cannot avoid either.
+        # BoTorch warns of equal values and inputs outside of the box; users cannot avoid either.
         with validate_input_scaling(False):
             return PartlyKnownNoiseGP(
                 X.expand(*batch, *X.shape),

@@ -395,7 +395,7 @@ class FeedbackLedger:
         time: float | None = None,
         contexts: object = None,
     ) -> list[int]:
-        """Record queries with their values, all or none; returns the ids of the new trials.
+        """Record queries and values, all or none; returns the ids of the new trials.
 
         Args:
             X: The queries, a tensor or array ``n x d``.
@@ -464,11 +464,11 @@ class FeedbackLedger:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials by id, in their current states."""
+        """All trials by id, in the current states."""
         return self.trials_at(None)
 
     def trials_at(self, now: float | None = None) -> tuple[Trial, ...]:
-        """The trials submitted up to a time, by id, in their states at that time."""
+        """The trials submitted up to a time, by id, with the states at that time."""
         view = self._view(now)
         return view.trials(np.flatnonzero(view.submitted))
 
@@ -561,7 +561,7 @@ class FeedbackLedger:
         """Probability that a value arrives within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
 
         It is Kaplan and Meier's estimate from delays of values and from waits so far of trials
-        without a value. Failed trials and trials recorded with their values, as by `add`, are left
+        without a value. Failed trials and trials recorded with a value, as by `add`, are left
         out. It assumes that delays are independent and have one distribution for all queries.
 
         Args:

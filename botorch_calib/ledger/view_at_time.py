@@ -75,7 +75,7 @@ class ViewAtTime:
         # `fmin` ignores NaN, the time of events that have not happened.
         ends = [columns[name] for name in ("observed_at", "failed_at", "abandoned_at")]
         ended = np.fmin.reduce([*ends, starts + self._max_wait, np.full_like(starts, self.now)])
-        # A trial submitted at the end of another trial does not count.
+        # A trial submitted at the end of a trial does not count.
         in_order = np.sort(starts)
         before_end = np.searchsorted(in_order, ended, side="left")
         until_start = np.searchsorted(in_order, starts, side="right")
@@ -85,7 +85,7 @@ class ViewAtTime:
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
         """Delays of values or, for trials without a value, waits so far; and a mask of the delays.
 
-        Failed trials and trials that were recorded with their values are left out.
+        Failed trials and trials recorded with a value are left out.
         """
         starts = self._columns["submitted_at"]
         given_up = np.fmin(self._columns["abandoned_at"], self.now)
@@ -116,7 +116,7 @@ class ViewAtTime:
     def contexts(self, rows: Rows) -> Tensor:
         """Contexts ``k x d_c`` of the values of ``k`` rows; NaN for values without a context.
 
-        Contexts of another length, before an amendment, count as missing.
+        Contexts of a different length, before an amendment, count as missing.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
         contexts = (record.context for record in self._records(rows))

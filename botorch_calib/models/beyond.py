@@ -84,7 +84,7 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
 def teach(
     calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
 ) -> None:
-    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in their order.
+    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in order.
 
     Let ``F`` be the calibrator's distribution at this point of the sequence. A bound is replaced by
     a draw from ``F`` beyond the bound: ``F(z)`` is uniform in ``[F(bound), 1]`` or

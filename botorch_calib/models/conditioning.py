@@ -1,4 +1,4 @@
-"""Condition models on observations, with their noise, and explain failures."""
+"""Condition models on noisy observations, and explain failures."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def fit_in_logarithms(
     halted = np.array([each.status == 2 for each in results])
     is_late = np.array([each.message.startswith("STOP") for each in results]) & halted
     if (gave_up := halted & ~is_late).any():
-        # Then L-BFGS-B returns the last iterate with the value of another point.
+        # Then L-BFGS-B returns the last iterate with the value of a different point.
         values[gave_up], _ = in_logarithms(x[gave_up], [*np.flatnonzero(gave_up)])
     best, runtime = values.argmin(), time.monotonic() - begun
     result = results[best]

@@ -18,7 +18,7 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior variances of the level of ``g`` and of variations around the level, and the prior
+# Prior variances of the level of ``g`` and variations around the level, and the prior
 # probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # Residuals are clamped at this number of deviations, to limit the effect of outliers.

@@ -201,8 +201,8 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on fantasies or imputed values, with unchanged calibrators.
 
-        For arguments see ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such tensor
-        for each outcome; ``Y`` and the variances ``noise`` are ``batch_shape' x n' x m``.
+        For arguments see ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or a tensor for
+        each outcome; ``Y`` and the variances ``noise`` are ``batch_shape' x n' x m``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
@@ -281,7 +281,7 @@ def _check_member(model: Any) -> None:
 
 
 def _models_of_outcomes(model: Any) -> list[Model]:
-    """Single-output models of a list, or of a batch of independent outputs."""
+    """Single-output models of a list or a batch of independent outputs."""
     if isinstance(model, ModelList):
         return [part for each in model.models for part in _models_of_outcomes(each)]
     if model.num_outputs == 1:

@@ -35,7 +35,7 @@ class NoisyEnsemble(Model):
     Args:
         model: An ensemble with one output and equal weights, and any input and outcome transform.
         noise_variance: Variance of the observation noise, in squared units of the outcome: a
-            number, or one number for each member.
+            number, or a number for each member.
 
     Example:
         >>> class Forest(EnsembleModel):

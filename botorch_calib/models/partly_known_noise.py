@@ -110,7 +110,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         covar_module, mean_module, outcome_transform, input_transform: See ``SingleTaskGP``.
 
     Raises:
-        InputDataError: If a variance is negative or infinite, or ``likelihood`` of another class.
+        InputDataError: If a variance is negative or infinite, or ``likelihood`` has another class.
 
     Example:
         >>> Yvar = torch.full_like(Y, 0.01)

@@ -79,7 +79,7 @@ _FARTHEST = 38.0
 
 
 def slots_of(model: Any, pending: bool = False) -> Slots:
-    """The slots of a surrogate or of a plain model; see `WrapperModel.slots`."""
+    """The slots of a surrogate or a plain model; see `WrapperModel.slots`."""
     if isinstance(model, WrapperModel):
         return model.slots(pending)
     return Slots(model, None, True, "noise")
@@ -144,7 +144,7 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 @contextmanager
 def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
-    """Context that explains errors due to points of another width or precision than the process's.
+    """Context that explains errors due to points with a wrong width or precision for the process.
 
     GPyTorch's errors mention internal sizes and precisions. A check in advance would slow every
     call, and refuse inputs in single precision that a model in double precision can use.
@@ -482,7 +482,7 @@ class PastPredictions(NamedTuple):
 
 @torch.no_grad()
 def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
-    """Past predictions of an exact process, or of an ensemble of these, for its training data.
+    """Past predictions of an exact process, or an ensemble of these, for the training data.
 
     For a multi-task process only the data of the output task are predicted. A model that learns in
     context predicts each observation from the earlier observations, without the first observation.

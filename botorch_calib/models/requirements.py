@@ -1,4 +1,4 @@
-"""Checks of models and of requests that not every model supports; errors name the remedy."""
+"""Checks of models and requests that not every model supports; errors name the remedy."""
 
 from __future__ import annotations
 

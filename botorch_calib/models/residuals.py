@@ -19,7 +19,7 @@ RESIDUALS = ("prequential", "loo")
 
 
 def prequential_residuals(model: Module) -> Tensor:
-    """One-step-ahead standardised residuals ``n`` of a GP's training data, in their order.
+    """One-step-ahead standardised residuals ``n`` of a GP's training data, in order.
 
     With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t - mu_t) /
     s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t``, at the current
@@ -35,7 +35,7 @@ def prequential_residuals(model: Module) -> Tensor:
 
 
 def loo_residuals(model: Module) -> Tensor:
-    """Leave-one-out standardised residuals ``n`` of a GP's training data, in their order.
+    """Leave-one-out standardised residuals ``n`` of a GP's training data, in order.
 
     ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, with ``K`` the prior covariance of the
     observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12). These are the numbers

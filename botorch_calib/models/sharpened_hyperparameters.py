@@ -18,7 +18,7 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import likelihood_of, with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
-# Grids of the logarithms of the factors of noise variances and of lengthscales.
+# Grids of the logarithms of the factors of noise variances and lengthscales.
 _NOISES, _LENGTHSCALES = (
     step * torch.arange(-most, most + 1, dtype=torch.double)
     for step, most in ((0.4, 12), (0.35, 6))
@@ -41,7 +41,7 @@ def sharpened(
 
     This is for *given* hyperparameters, such as the hyperparameters of another task, or noise that
     was reported with the data. A refit would ignore this knowledge, and with few data find worse
-    hyperparameters. Two factors are found, of all noise variances and of all lengthscales. The
+    hyperparameters. Two factors are found, for all noise variances and for all lengthscales. The
     priors of their logarithms ``t`` are a point mass at 0 and a Cauchy density with median 0,
     proportional to ``1 / (1 + (t / width)^2)``. So each factor other than 1 must gain ``evidence``,
     and a large correction then costs little more than a small one. As the posterior may have

@@ -224,7 +224,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         take precedence over this surrogate's.
 
         Raises:
-            BotorchTensorDimensionError: If ``model`` has inputs of another width.
+            BotorchTensorDimensionError: If the inputs of ``model`` have a different width.
             UnsupportedError: If ``model`` or ``calibrator`` is not supported.
         """
         check_same_width(self.model, model)

@@ -1,4 +1,4 @@
-"""`training_prior`: the prior of an exact Gaussian process at its training data."""
+"""`training_prior`: the prior of an exact Gaussian process at the training data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrainingPrior(NamedTuple):
 def training_prior(
     model: Module, dtype: torch.dtype | None = None, members: bool = False
 ) -> TrainingPrior:
-    """Prior of a Gaussian process at its training inputs, in the precision ``dtype``.
+    """Prior of a Gaussian process at the training inputs, in the precision ``dtype``.
 
     The default precision is the model's. With ``members`` the model is an ensemble, and all tensors
     except the inputs have a first dimension of members. The model and its mode do not change.

@@ -1,4 +1,4 @@
-"""A search whose result does not depend on the units of the inputs and of the values."""
+"""A search whose result does not depend on the units of inputs and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of calibration and of optimization runs; ``pip install botorch_calib[plot]``.
+"""Figures of calibration and optimization runs; ``pip install botorch_calib[plot]``.
 
 Every function draws into ``ax`` (default: the axes of a new figure) and returns it, so labels,
 titles and limits can still be changed. Legends are outside of the axes: save a figure that was not

@@ -40,7 +40,7 @@ def plot_reliability(
     confidence: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
-    """Stated against observed frequencies, of quantiles or of central prediction intervals.
+    """Stated against observed frequencies, of quantiles or central prediction intervals.
 
     For a report, the figure shows the fraction of observations at or below each quantile: a curve
     flatter than the diagonal means that distributions are too narrow. With levels and frequencies

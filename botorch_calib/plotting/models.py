@@ -46,7 +46,7 @@ def plot_intervals(
     level: float = 0.8,
     ax: Axes | None = None,
 ) -> Axes:
-    """Prediction intervals of observations, of the calibrated and of the base model, in 1-d.
+    """Prediction intervals of observations, of the calibrated and the base model, in 1-d.
 
     Args:
         model: A model of one input, calibrated or not.

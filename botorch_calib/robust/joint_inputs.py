@@ -12,7 +12,7 @@ from botorch_calib._validation import check_columns, check_tensor
 
 
 class Columns:
-    """Column numbers of decisions and of contexts in joint inputs ``z = (x, c)``."""
+    """Column numbers of decisions and contexts in joint inputs ``z = (x, c)``."""
 
     def __init__(
         self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None

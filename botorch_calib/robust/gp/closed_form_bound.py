@@ -47,7 +47,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     ``(b M x n)(n x n)`` gives values and gradients. Autograd through the moments of single points
     takes eight times as long at ``b = 64``, and twice as long at ``b = 4``. If the training
     covariance is badly conditioned, the variance is computed from a root of ``P``, and ``V`` by a
-    second product. A variance at its lower limit counts as constant.
+    second product. A variance at the lower limit counts as constant.
 
     Args:
         gp: The posterior, made by `stationary_gp`.

@@ -27,7 +27,7 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
-    """Scales ``d_c`` of contexts: standard deviations of points ``M x d_c`` and of ``data``.
+    """Scales ``d_c`` of contexts: standard deviations of points ``M x d_c`` and ``data``.
 
     ``data`` are a model's joint inputs, ``... x d``, or None.
     """
