@@ -68,7 +68,7 @@ _RAMP = (
 # fmt: on
 CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
-_UNDERFLOW = 35.0  # normal deviations from which on tails fall below `TINY`
+_WHOLE = -6.0  # below, ``erfc`` is 2 to all digits
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
@@ -248,25 +248,19 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
     return log_interval_integrals(lower, upper)[0]
 
 
-def quick_log_interval(low: Tensor, high: Tensor, far: bool = True) -> Tensor:
+def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     """`log_normal_interval` without a graph, at a third of the cost.
 
-    It is a difference of two tails on the side where it cancels least, and loses the digits of a
-    narrow interval, 1e-16 over its width. Beyond ``_UNDERFLOW``, where nodes of a rule come in
-    slivers of the tail, tails are ``exp(-1/a^2) phi(x) / x`` with ``a`` the near end, to 2e-6.
-    Where ``far`` is False, no interval lies there.
+    It is a difference of two tails on the side where it cancels least, in units of the larger one,
+    and loses the digits of a narrow interval, 1e-16 over its width.
     """
     mirrored = -high
-    near, beyond = torch.maximum(low, mirrored), torch.minimum(low, mirrored).neg_()
-    share = torch.erfc(near * _SQRT_HALF).sub_(torch.erfc(beyond * _SQRT_HALF)).mul_(0.5)
-    value = share.clamp_(min=TINY).log_()
-    if far:
-        square = near.square()
-        deep = torch.sub(square, beyond.square()).mul_(0.5).exp_().div_(beyond)
-        deep = torch.sub(near.reciprocal(), deep).clamp_(min=TINY).log_()
-        deep.sub_(square, alpha=0.5).sub_(square.reciprocal()).sub_(HALF_LOG_2PI)
-        value = torch.where(near > _UNDERFLOW, deep, value)
-    return value
+    near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
+    far = torch.minimum(low, mirrored).mul_(-_SQRT_HALF)
+    square = near.square()
+    beyond = torch.addcmul(square, far, far, value=-1).exp_().mul_(torch.special.erfcx(far))
+    share = torch.special.erfcx(near).sub_(beyond).mul_(0.5).clamp_(min=TINY)
+    return share.log_().sub_(square)
 
 
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

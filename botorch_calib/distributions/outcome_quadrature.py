@@ -28,6 +28,7 @@ from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
+_SURE = 9.0  # the same, if that has to be nothing whatever the heights of pieces are: 1e-19
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
 _FAR = 1e100  # stands for infinite knots and thresholds; its square does not overflow
 
@@ -81,7 +82,7 @@ def rule_above(
     unit = (ratio * spread.sqrt()).reciprocal()
     # Logarithms of heights, over the mass that a normal piece has by itself
     zero = ratio.new_zeros([1] * (ends.dim() + 1))
-    natural = _LogShare.apply(zero, low, high, torch.ones_like(zero[0]), True).squeeze(0)
+    natural = _LogShare.apply(zero, low, high, torch.ones_like(zero[0])).squeeze(0)
     natural = natural + 0.5 * (2.0 * math.pi * spread).log()
     if any(form.uniform):
         natural = torch.where(normal, natural, (high - low).masked_fill(normal, 1.0).log())
@@ -93,14 +94,9 @@ def rule_above(
         v.index_select(0, piece)
         for v in (low * rate, high * rate, unit, log_height, -0.5 * normal / spread)
     )
-    log_share = _LogShare.apply(t, start, end, unit, not _ends_near(form))
+    log_share = _LogShare.apply(t, start, end, unit)
     log_weights = torch.addcmul(log_share, t.square(), fall) + (log_height + log_length)
     return t.flatten(0, 2) * scale, log_weights.flatten(0, 2)
-
-
-def _ends_near(form: PiecewiseForm) -> bool:
-    """Whether no piece is integrated farther than a few units of the noise from its ends."""
-    return form.covered and not any(form.uniform)
 
 
 @torch.no_grad()
@@ -130,9 +126,10 @@ def _nodes(
         return knot + shift + (above.square() + edge.square()).sqrt()
 
     start, stop = low - shift - edge, end_after(high)
-    if _ends_near(form):  # farther out, other pieces have all of the mass
-        share = torch.addcmul(edge * spread.sqrt(), high, spread)
-        stop = torch.minimum(stop, torch.maximum(share, high + shift + edge))
+    if form.covered and not any(form.uniform):  # farther out, other pieces have all of the mass
+        sure = _SURE * ratio
+        share = torch.addcmul(sure * spread.sqrt(), high, spread)
+        stop = torch.minimum(stop, torch.maximum(share, high + shift + sure))
     shape = torch.broadcast_shapes(start.shape, stop.shape)
     start, stop = start.expand(shape).clone(), stop.expand(shape).clone()
     if form.open_low:
@@ -185,15 +182,12 @@ def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor
 
 
 class _LogShare(Function):
-    """``log(Phi(high - unit t) - Phi(low - unit t))``, with first derivatives by all but ``t``.
-
-    For ``far`` see `quick_log_interval`.
-    """
+    """``log(Phi(high - unit t) - Phi(low - unit t))``, with first derivatives by all but ``t``."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor, far: bool) -> Tensor:
+    def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor) -> Tensor:
         ends = [torch.addcmul(end, t, unit, value=-1) for end in (low, high)]
-        value = quick_log_interval(*ends, far)
+        value = quick_log_interval(*ends)
         ctx.save_for_backward(t, *ends, value)
         ctx.shapes = low.shape, high.shape, unit.shape
         return value
@@ -206,5 +200,4 @@ class _LogShare(Function):
             end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad) for end in ends
         )
         sums = -by_low.sum(dim=0), by_high.sum(dim=0), by_low.sub_(by_high).mul_(t).sum(dim=0)
-        slopes = (by.sum_to_size(s) for by, s in zip(sums, ctx.shapes, strict=True))
-        return None, *slopes, None
+        return (None, *(by.sum_to_size(s) for by, s in zip(sums, ctx.shapes, strict=True)))
