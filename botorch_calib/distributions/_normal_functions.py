@@ -257,10 +257,10 @@ def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     mirrored = -high
     near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
     far = torch.minimum(low, mirrored).mul_(-_SQRT_HALF)
-    square = near.square()
-    beyond = torch.addcmul(square, far, far, value=-1).exp_().mul_(torch.special.erfcx(far))
+    # As a product, which is exactly 0 for an empty interval
+    beyond = torch.sub(near, far).mul_(near + far).exp_().mul_(torch.special.erfcx(far))
     share = torch.special.erfcx(near).sub_(beyond).mul_(0.5).clamp_(min=TINY)
-    return share.log_().sub_(square)
+    return share.log_().sub_(near.square())
 
 
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
