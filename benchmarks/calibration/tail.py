@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -115,9 +115,10 @@ class LogTailExpectedImprovement(AnalyticAcquisitionFunction):
     def __init__(self, model: Model, tail: GeneralizedNormal, best_f: Tensor) -> None:
         super().__init__(model)
         self.tail = tail
+        self.best_f: Tensor
         self.register_buffer("best_f", best_f)
 
-    @t_batch_mode_transform(expected_q=1)
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         mean, sigma = self._mean_and_sigma(X)
         assert sigma is not None
@@ -154,6 +155,6 @@ class TailStrategy(AcquisitionStrategy):
 
     def exceedance(self, model: Model, X: Tensor, level: Tensor) -> Tensor:
         """The stated probabilities ``n`` that values at ``n x d`` points exceed a level."""
-        posterior = model.posterior(X.unsqueeze(-2))
+        posterior: Any = model.posterior(X.unsqueeze(-2))
         mean, sigma = posterior.mean.flatten(), posterior.variance.sqrt().flatten()
         return torch.from_numpy(self.tail.survival(((level - mean) / sigma).numpy()))

@@ -86,7 +86,10 @@ class TailReport:
         compared, further = [], []
         for kind, others in self.families.items():
             pairs = {
-                (group, other): tuple(seed_means(case, m, along) for m in (self.subject, other))
+                (group, other): (
+                    seed_means(case, self.subject, along),
+                    seed_means(case, other, along),
+                )
                 for group, case in cases.items()
                 for other in others
             }

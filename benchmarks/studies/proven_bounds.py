@@ -167,7 +167,10 @@ def robust(learned: bool, seed: int) -> dict[str, Met]:
     queries: list[int] = []
     outcomes: list[float] = []
     met: list[int] = [int(rng.choice(AXIS, p=true))]
-    radii, slopes, regrets, slack = [], [], [], []
+    radii: list[float] = []
+    slopes: list[float] = []
+    regrets: list[float] = []
+    slack: list[float] = []
     worst = steepest = Met(0.0, 1.0)
     most = float(np.ptp(expected))
     for _ in range(T):

@@ -58,24 +58,29 @@ def test_the_improvement_by_quadrature(shape: float, u: float) -> None:
     assert tail.survival(np.array([u]))[0] == pytest.approx(expected, rel=1e-12)
 
 
-def process(n: int = 30, factor: float = 1.0) -> SingleTaskGP:
+def process(n: int = 30, factor: float = 1.0) -> Any:
     """A process without noise whose outcomes above its mean are ``factor`` times as far from it."""
     with manual_seed(3):
         X = torch.rand(n, 2, dtype=torch.double)
         nugget = torch.full((n, 1), 1e-6, dtype=torch.double)
         any_outcomes = torch.linspace(-1.0, 1.0, n, dtype=torch.double).unsqueeze(-1)
         scaled = any_outcomes / any_outcomes.std()
-        gp = SingleTaskGP(X, scaled, nugget, outcome_transform=None)
+        gp: Any = SingleTaskGP(X, scaled, nugget, outcome_transform=None)
         gp.covar_module.lengthscale = 0.3
         f = gp.forward(X).rsample().detach()
     gp.set_train_data(targets=torch.where(f > 0.0, factor * f, f), strict=False)
     return gp.eval()
 
 
+def points(n: int) -> Tensor:
+    with manual_seed(5):
+        return torch.rand(n, 1, 2, dtype=torch.double).requires_grad_()
+
+
 def test_a_normal_tail_is_expected_improvement() -> None:
     gp = process()
     best = gp.train_targets.max()
-    X = torch.rand(40, 1, 2, dtype=torch.double).requires_grad_()
+    X = points(40)
     own = LogTailExpectedImprovement(gp, GeneralizedNormal(), best)
     values, expected = own(X), LogExpectedImprovement(gp, best)(X)
     assert expected.min() < -30.0  # far in the tail
@@ -87,7 +92,7 @@ def test_a_normal_tail_is_expected_improvement() -> None:
 def test_gradients_of_another_tail() -> None:
     gp = process()
     acqf = LogTailExpectedImprovement(gp, GeneralizedNormal(1.3, 0.8), gp.train_targets.max())
-    X = torch.rand(6, 1, 2, dtype=torch.double).requires_grad_()
+    X = points(6)
     assert torch.autograd.gradcheck(acqf, X)
 
 
@@ -172,7 +177,7 @@ def test_optima(name: str) -> None:
     problem = noise_free.published(name)
     truth, bounds = problem.build(0).truth, problem.bounds_tensor()
     made: Any = noise_free.FUNCTIONS[name]()
-    starts = made.optimizers.double() if name != "hartmann4" else torch.rand(20, 4).double()
+    starts = made.optimizers.double() if name != "hartmann4" else points(40).detach().view(20, 4)
     best = max(
         -optimize.minimize(
             lambda x: -truth(torch.from_numpy(x)[None]).item(),
