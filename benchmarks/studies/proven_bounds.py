@@ -1,8 +1,8 @@
-"""Theorems about delays and robust contexts beside simulations in which their assumptions hold.
+"""Theorems about delays and robust contexts, compared with simulations that meet their assumptions.
 
-Each bound is compared with what it bounds: a regret of 100 or 60 rounds, a confidence interval, a
-slope. Objectives are drawn from the space of the kernel, and the search knows the kernel, the norm
-and the bounds of the noise. The failure probability is 10 %.
+Each bound is compared with a simulated value: the regret of 100 or 60 rounds, a confidence
+interval, a slope. Objectives are drawn from the space of the kernel, and the search knows the
+kernel, the norm and the bounds of the noise. The failure probability is 10 %.
 
     python -m benchmarks.studies.proven_bounds
 """
@@ -42,7 +42,7 @@ LAMBDA = 1.0
 STATEMENTS = {
     "SDF Theorem 2": "GP-UCB-SDF: cumulative regret",
     "SDF Theorem 3": "GP-TS-SDF: cumulative regret, with the constants of eq. 23",
-    "SDF Theorem 4": "width that holds $\\rho_m g$ at all contexts and rounds: share of it in use",
+    "SDF Theorem 4": "width that holds $\\rho_m g$ at all contexts and rounds: used share",
     "SDF Proposition 1": "GP-UCB-SDF in batches: cumulative regret",
     "SDF Proposition 2": "GP-TS-SDF in batches: cumulative regret",
     "WDRBO Lemma 3": "slope of the upper confidence bound: $2 L \\bar B_t$",
@@ -54,16 +54,19 @@ STATEMENTS = {
 }
 
 
-class Met(NamedTuple):
-    """What was met, its bound, and the most that any search can meet, if that is known."""
+HEADER = ("statement", "quantity", "bound", "observed", "largest ratio", "worst search")
 
-    met: float
+
+class Comparison(NamedTuple):
+    """An observed value, its bound, and the value of the worst possible search, if known."""
+
+    observed: float
     bound: float
-    most: float = math.nan
+    worst: float = math.nan
 
-    def larger(self, other: Met) -> Met:
-        """The one that comes nearer to its bound."""
-        return max(self, other, key=lambda each: each.met / each.bound)
+    def tighter(self, other: Comparison) -> Comparison:
+        """The comparison with the larger ratio of the observed value to the bound."""
+        return max(self, other, key=lambda each: each.observed / each.bound)
 
 
 def squared_exponential(X: np.ndarray, lengthscale: float) -> np.ndarray:
@@ -89,8 +92,8 @@ def posterior(
     return solved.T @ y, K - rows.T @ solved
 
 
-def delayed(thompson: bool, batch: bool, contexts: int, seed: int) -> tuple[Met, float]:
-    """The regret of one search beside its bound, and the largest share of the width in use.
+def delayed(thompson: bool, batch: bool, contexts: int, seed: int) -> tuple[Comparison, float]:
+    """Run one search: its regret with the bound, and the largest used share of the width.
 
     Args:
         thompson: Whether to sample, in place of maximising an upper confidence bound.
@@ -141,13 +144,13 @@ def delayed(thompson: bool, batch: bool, contexts: int, seed: int) -> tuple[Met,
         queries.append(chosen)
         outcomes.append(f[chosen] + rng.uniform(-NOISE, NOISE))
     bound = theory.thompson(gains, len(K)) if thompson else theory.ucb(gains)
-    return Met(regret, bound, T * float(np.ptp(f))), used
+    return Comparison(regret, bound, T * float(np.ptp(f))), used
 
 
-def robust(learned: bool, seed: int) -> dict[str, Met]:
-    """Statements of one search beside their bounds: what was met, and the bound.
+def robust(learned: bool, seed: int) -> dict[str, Comparison]:
+    """Run one search and compare it with the bounds, by statement.
 
-    For statements of single rounds, those of the round with the largest ratio.
+    A statement about single rounds is compared in the round with the largest ratio.
 
     Args:
         learned: Whether the center is the empirical distribution of the contexts met, with the
@@ -171,8 +174,8 @@ def robust(learned: bool, seed: int) -> dict[str, Met]:
     slopes: list[float] = []
     regrets: list[float] = []
     slack: list[float] = []
-    worst = steepest = Met(0.0, 1.0)
-    most = float(np.ptp(expected))
+    tightest = steepest = Comparison(0.0, 1.0)
+    worst = float(np.ptp(expected))
     for _ in range(T):
         mean, covariance = posterior(K, queries, np.array(outcomes), LAMBDA)
         sigma = np.sqrt(covariance.diagonal().clip(0.0) / LAMBDA).reshape(AXIS, AXIS)
@@ -198,8 +201,8 @@ def robust(learned: bool, seed: int) -> dict[str, Met]:
         chosen = int((upper @ center - radius * by_decision).argmax())
         regret = float(expected[best] - expected[chosen])
         bound = instantaneous(beta, sigma[chosen], true, radius, by_decision[best]) + 2 * slack[-1]
-        worst = worst.larger(Met(regret, float(bound), most))
-        steepest = steepest.larger(Met(float(by_decision.max()), 2.0 * norm * L))
+        tightest = tightest.tighter(Comparison(regret, float(bound), worst))
+        steepest = steepest.tighter(Comparison(float(by_decision.max()), 2.0 * norm * L))
         for values, value in ((radii, radius), (slopes, by_decision[best]), (regrets, regret)):
             values.append(value)
         met.append(int(rng.choice(AXIS, p=true)))
@@ -212,12 +215,15 @@ def robust(learned: bool, seed: int) -> dict[str, Met]:
         for slope in (np.array(slopes), np.array(2.0 * norm * L))
     ]
     if learned:
-        return {"WDRBO Theorem 8": worst, "WDRBO Theorem 9": Met(total, bounds[0], T * most)}
+        return {
+            "WDRBO Theorem 8": tightest,
+            "WDRBO Theorem 9": Comparison(total, bounds[0], T * worst),
+        }
     return {
         "WDRBO Lemma 3": steepest,
-        "WDRBO Theorem 4": worst,
-        "WDRBO Theorem 5": Met(total, bounds[0], T * most),
-        "WDRBO Corollary 6": Met(total, bounds[1], T * most),
+        "WDRBO Theorem 4": tightest,
+        "WDRBO Theorem 5": Comparison(total, bounds[0], T * worst),
+        "WDRBO Corollary 6": Comparison(total, bounds[1], T * worst),
     }
 
 
@@ -226,8 +232,8 @@ def distribution(line: np.ndarray, mean: float) -> np.ndarray:
     return weights / weights.sum()
 
 
-def statements(seed: int) -> dict[str, Met]:
-    """What was met and its bound, by statement."""
+def statements(seed: int) -> dict[str, Comparison]:
+    """All comparisons of a seed, by statement."""
     found = {}
     for name, thompson, batch in (
         ("Theorem 2", False, False),
@@ -236,7 +242,7 @@ def statements(seed: int) -> dict[str, Met]:
         ("Proposition 2", True, True),
     ):
         found[f"SDF {name}"] = delayed(thompson, batch, 1, seed)[0]
-    found["SDF Theorem 4"] = Met(delayed(False, False, 4, seed)[1], 1.0)
+    found["SDF Theorem 4"] = Comparison(delayed(False, False, 4, seed)[1], 1.0)
     return {**found, **robust(False, seed), **robust(True, seed)}
 
 
@@ -244,32 +250,31 @@ def kept(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
     """`statements` of a seed."""
     found = statements(seed)
     # JSON has no NaN.
-    return {"found": {k: [v if v == v else None for v in met] for k, met in found.items()}}
+    return {"found": {k: [v if v == v else None for v in each] for k, each in found.items()}}
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The report: a row for each statement, with means over seeds and the largest ratio."""
+    """The report: a row for each statement."""
     rows = []
     for name, text in STATEMENTS.items():
         found = np.array([each["found"][name] for each in runs], dtype=float)
-        met, bound, most = found.mean(axis=0)
+        observed, bound, worst = found.mean(axis=0)
         ratio = (found[:, 0] / found[:, 1]).max()
-        rows.append([name, text, *map(number, (bound, met)), number(ratio, 2), number(most)])
+        cells = [number(bound), number(observed), number(ratio, 2), number(worst)]
+        rows.append([name, text, *cells])
     return "\n".join(
         [
             f"Reproduce with `{COMMAND}`.",
             "",
-            f"Means over {len(runs)} seeds, and the largest ratio of what was met to the bound in "
-            f"any of them; `at most` is what the worst search would meet. Statements of single "
-            f"rounds: the round with the largest ratio. Delays: "
-            f"{DELAYED_ROUNDS} rounds on 40 points, Poisson delays of mean {MEAN_DELAY:g} "
+            f"Means over {len(runs)} seeds, and the largest ratio of an observed value to its "
+            "bound among the seeds. The last column is the regret of the worst possible search. A "
+            "statement about single rounds is compared in the round with the largest ratio. "
+            f"Delays: {DELAYED_ROUNDS} rounds on 40 points, Poisson delays of mean {MEAN_DELAY:g} "
             f"(batches: always {WAIT}), m = {WAIT}, noise uniform within {NOISE:g}. Contexts: "
             f"{ROBUST_ROUNDS} rounds on {AXIS} x {AXIS} points, normal noise of deviation "
             f"{DEVIATION:g}. The failure probability is {DELTA:g}.",
             "",
-            *table(
-                ["statement", "what is bounded", "bound", "met", "largest ratio", "at most"], rows
-            ),
+            *table(HEADER, rows),
             "",
         ]
     )

@@ -1,14 +1,15 @@
-r"""What [Verma2022]_ proves of regret under stochastic delays, with all constants.
+r"""Bounds of the regret under stochastic delays [Verma2022]_, with all constants.
 
-A query's value, of size at most ``B_y``, is taken for 0 until it arrives, and for ever if it takes
-more than ``m`` rounds, which happens with probability ``1 - rho``. The theorems suppose
+The model reads 0 in place of a value that has not arrived. It keeps the 0 if the delay exceeds
+``m`` rounds, which has the probability ``1 - rho``. The theorems assume
 
-* a known kernel of at most 1, a finite domain, and an objective of norm ``B_f`` at most,
-* a regularization ``lambda > 1``: in BoTorch's terms a noise variance greater than that of the
-  objective,
-* bounded outcomes, which Gaussian noise has not, and delays that do not depend on the outcomes.
+* a known kernel of at most 1, a finite domain, and an objective whose norm is at most ``B_f``,
+* a regularization ``lambda > 1``: in BoTorch's terms, the noise variance exceeds the variance of
+  the objective,
+* outcomes of size at most ``B_y``, which excludes Gaussian noise, and delays that do not depend on
+  the outcomes.
 
-``gains`` are those of `maximal_gains`, of which the one after ``t - 1`` queries enters round ``t``.
+``gains`` come from `maximal_gains`; round ``t`` uses the gain of ``t - 1`` queries.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class DelayedRegret:
         return self.norm_bound + (self.noise_bound + self.outcome_bound) * math.sqrt(size)
 
     def width(self, gain: float, deviations: np.ndarray, delta: float | None = None) -> float:
-        """``nu_t`` (eq. 2), by which ``|mu - rho f| <= nu_t sigma``: Theorem 1, with contexts 4.
+        """``nu_t`` (eq. 2), for which ``|mu - rho f| <= nu_t sigma`` (Theorems 1 and 4).
 
         Args:
             gain: ``gamma_{t-1}``.
@@ -67,9 +68,9 @@ class DelayedRegret:
         return 2.0 / self.arrival * self._sum_of_widths(gains, self.delta)
 
     def thompson(self, gains: np.ndarray, num_points: int) -> float:
-        """Theorem 3: that of GP-TS-SDF on ``num_points`` points, with the constants of eq. 23.
+        """Theorem 3: the cumulative regret of GP-TS-SDF on ``num_points`` points.
 
-        The theorem itself states the order alone.
+        The theorem states the order; the constants are from its proof (eq. 23).
         """
         T, delta = len(gains) - 1, 0.5 * self.delta
         spread = 1.0 + math.sqrt(2.0 * math.log(num_points * T**2))

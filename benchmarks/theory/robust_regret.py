@@ -1,12 +1,12 @@
-r"""What [Micheli2025wdrbo]_ proves of regret under shifts of the contexts, with all constants.
+r"""Bounds of the regret under shifts of the contexts [Micheli2025wdrbo]_, with all constants.
 
-The theorems suppose a known kernel of at most 1 whose feature map is ``L``-Lipschitz (assumption
-1; ``L`` is the inverse of the least lengthscale for a squared exponential kernel), sub-Gaussian
-noise, and a true distribution within the radius of the center. Two things differ from the print:
+The theorems assume a known kernel of at most 1 whose feature map is ``L``-Lipschitz (assumption 1;
+``L`` is the inverse of the least lengthscale for a squared exponential kernel), sub-Gaussian noise,
+and a true distribution within the radius of the center. Two remarks on the printed formulas:
 
 * ``sigma_t`` has the factor ``1 / sqrt(lambda)`` (eq. 5), which ``deviations`` include. The sums
   over rounds need ``sigma_t <= 1`` (step ii of eq. 59), and so ``lambda >= 1``; but lemma 23, the
-  covering number of corollary 10, needs ``lambda < 1``.
+  covering number in corollary 10, needs ``lambda < 1``.
 * In eq. 15 the number of rounds belongs before the whole bracket, as in eqs. 18 and 60.
 
 ``gamma`` is the largest ``log det(I + K / lambda)``, twice the gain of `maximal_gains`.

@@ -1,4 +1,4 @@
-"""Bounds of regret by hand, by brute force, and beside searches in which their assumptions hold."""
+"""Bounds of regret: by hand, by brute force, and in searches that meet their assumptions."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_searches_keep_the_bounds(seed: int) -> None:
     found = proven_bounds.statements(seed)
     assert found.keys() == proven_bounds.STATEMENTS.keys()
     for name, each in found.items():
-        assert 0.0 < each.met <= each.bound, name
-        assert not each.met > each.most, name
+        assert 0.0 < each.observed <= each.bound, name
+        assert not each.observed > each.worst, name
 
 
 def test_the_report(tmp_path, capsys) -> None:
