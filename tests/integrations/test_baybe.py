@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.documentation import DOCS, frozen_heap, run_blocks
+from tests.documentation import DOCS, run_blocks
 
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 from baybe import Campaign
 from baybe.objectives import ParetoObjective

@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
 from tests.interruptions import fail_second_call
 
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 import torch
 from baybe import Campaign
