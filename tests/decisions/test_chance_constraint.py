@@ -48,7 +48,7 @@ from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 #: Outcomes that are late on purpose take the budget.
-LATE = pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+LATE = pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 # Everything is certified, and nothing violates unless it is told to.
 WIDE: dict[str, Any] = {"upper": 100.0}
 
@@ -423,7 +423,9 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
     tested, X = constraint(**WIDE, budget=2.0), points(9).squeeze(1)
     # p (1 - alpha) < 2 up to three points.
-    with pytest.warns(CalibrationWarning, match="outcomes of 3 certified points are out.*withdraw"):
+    with pytest.warns(
+        CalibrationWarning, match="outcomes of 3 certified points are pending.*withdraw"
+    ):
         assert decide(tested, X) == [True] * 3 + [False] * 6
     assert tested.summary().endswith("`withdraw` points that were never run.")
     assert tested.budget_left == pytest.approx(2.0 - 3 + 0.3)

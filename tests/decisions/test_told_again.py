@@ -190,7 +190,7 @@ def test_a_point_that_may_be_several_decisions_is_an_error() -> None:
 def test_decisions_that_were_never_run_are_withdrawn() -> None:
     X, Y = data(20)
     tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE, budget=2.0)
-    with pytest.warns(CalibrationWarning, match="^The outcomes of 3 certified points are out"):
+    with pytest.warns(CalibrationWarning, match="^The outcomes of 3 certified points are pending"):
         rows = tested.decide(X[10:15])
     with pytest.warns(NotCertifiedWarning, match="budget .* is spent or out.*`withdraw` points"):
         warn_uncertified(tested)
@@ -214,7 +214,7 @@ def test_a_withdrawn_decision_that_was_run_counts_again() -> None:
     tested.withdraw(X[10:11])
     tested.observe(X[11:12], Y[11:12])
     assert tested.num_decisions == 1
-    with pytest.warns(CalibrationWarning, match="^1 of the outcomes .* had been withdrawn"):
+    with pytest.warns(CalibrationWarning, match="^1 of the outcomes belong to withdrawn"):
         tested.observe(X[10:11].float().double(), Y[10:11] + 100.0)  # rounded
     assert outcomes(tested) == [Y[11].item(), Y[10].item() + 100.0] and tested.num_violations == 1
     with pytest.raises(InputDataError, match="no decision that can be withdrawn"):
