@@ -20,6 +20,8 @@ from baybe.targets import NumericalTarget
 
 from botorch_calib import CalibratedModel, CalibratedModelList, LocalizedConformal
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 
 @pytest.fixture(scope="module")
 def guide() -> dict[str, Any]:
@@ -30,17 +32,14 @@ def guide() -> dict[str, Any]:
 
 def test_mixed_campaign_that_is_saved_and_loaded(guide: dict[str, Any]) -> None:
     campaign, measured = guide["campaign"], guide["measured"]
-    for _ in range(6):
-        campaign.add_measurements(measured(campaign.recommend(batch_size=1)))
-    assert campaign.measurements["yield"].max() == 1.0  # the best of 33 configurations
+    campaign.add_measurements(measured(campaign.recommend(batch_size=1)))
     loaded: Any = Campaign.from_json(campaign.to_json())
-    for _ in range(2):
-        loaded.add_measurements(measured(loaded.recommend(batch_size=1)))
-    assert (len(campaign.measurements), len(loaded.measurements)) == (12, 14)
+    loaded.add_measurements(measured(loaded.recommend(batch_size=1)))
+    assert (len(campaign.measurements), len(loaded.measurements)) == (7, 8)
     model = loaded.get_surrogate().to_botorch()
     assert type(model) is CalibratedModel
     expected = CalibratedModel.from_history(model.model, LocalizedConformal(0.2))
-    assert model.calibrator.num_updates == expected.calibrator.num_updates == 14
+    assert model.calibrator.num_updates == expected.calibrator.num_updates == 8
     # In the order of the measurements.
     rows = loaded.searchspace.transform(loaded.measurements, allow_extra=True)
     X = torch.tensor(rows.to_numpy())

@@ -36,7 +36,10 @@ from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
 NUM_INITIAL = 12
 
-pytestmark = pytest.mark.filterwarnings("ignore:A point is not certified")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:A point is not certified"),
+    pytest.mark.usefixtures("short_fits"),
+]
 
 SPACE = SearchSpace.from_product(
     [
