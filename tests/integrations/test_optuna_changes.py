@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from tests.integrations.test_optuna_decisions import (
     noise,
     space_of,
 )
+from tests.long_grids import mostly_slow
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -267,10 +269,10 @@ class TestSpacesThatChange:
         self, before: Objective, after: Objective
     ) -> None:
         study = new_study(n_startup_trials=8)
-        study.optimize(before, n_trials=10)
-        study.optimize(after, n_trials=4)
-        sampler, late = study.sampler, study.trials[10:]
-        assert len(sampler._look_now(study).data.X) == 14
+        study.optimize(before, n_trials=8)
+        study.optimize(after, n_trials=3)
+        sampler, late = study.sampler, study.trials[8:]
+        assert len(sampler._look_now(study).data.X) == 11
         for trial in late[1:]:
             (point,) = space_of(trial).encoded([trial.params])
             distribution = trial.distributions["x"]
@@ -412,8 +414,12 @@ class TestGivenValues:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("is_grid", [False, True])
-    @pytest.mark.parametrize("failures", ["avoid", "ignore"])
+    @pytest.mark.parametrize(
+        ("is_grid", "failures"),
+        mostly_slow(
+            product([False, True], ["avoid", "ignore"]), [(False, "avoid"), (True, "avoid")]
+        ),
+    )
     def test_points_are_certified_after_failures(self, is_grid: bool, failures: str) -> None:
         """Away from failures at the limit only points far beyond it would be left."""
 
