@@ -510,7 +510,7 @@ def test_the_note_of_a_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_mixed_search, "_POOL", 8)
     monkeypatch.setattr(chance_constrained_search, "_MAX_ITERATIONS", 100)
     _, stated = recommendation(client)
-    assert "the limits of 'z' stand in the way" in stated.note
+    assert "the limits of 'z' exclude them" in stated.note
 
 
 def test_a_minimised_objective() -> None:

@@ -97,7 +97,7 @@ def test_candidates_are_those_of_the_bare_loop() -> None:
     X = new_xopt()
     bounds = torch.tensor([[0.0, -1.0], [1.0, 1.0]])
     constraint = None
-    for _ in range(5):
+    for _ in range(9):
         gain, loss = X.generator.train_model(update_internal=False).models
         if constraint is None:
             constraint = ChanceConstraint({"loss": loss}, limits={"loss": (None, 0.5)})
