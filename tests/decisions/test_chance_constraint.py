@@ -624,11 +624,11 @@ def test_malformed_rows_are_named() -> None:
     with pytest.raises(InputDataError, match="`rows` must be a list of dictionaries"):
         ChanceConstraint(make_gp(), rows=5, **WIDE)  # type: ignore[arg-type]
     for point in ([0.5], [0.5, 0.5, 0.5]):
-        strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
+        strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Pass a `model` with"
         with pytest.raises(InputDataError, match=strange):
             ChanceConstraint(make_gp(), rows=[first, second | {"point": point}], **WIDE)
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
-    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 3"):
+    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.*got 3"):
         tested.with_model(wide)
 
 
@@ -1006,7 +1006,7 @@ def test_bad_arguments_are_named() -> None:
             ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
-    with pytest.raises(UnsupportedError, match="CalibratedModelList .* by their names"):
+    with pytest.raises(UnsupportedError, match="CalibratedModelList .* by name"):
         ChanceConstraint(CalibratedModelList(model, model), upper=0.0)
     with pytest.raises(UnsupportedError, match="2 outputs|list of models"):
         ChanceConstraint(ModelListGP(gp, gp), upper=0.0)

@@ -381,7 +381,7 @@ def batched() -> SingleTaskGP:
 
 
 UNSUPPORTED: dict[str, Callable[[], Any]] = {
-    "no exact GP": make_variational,
+    "not an exact GP": make_variational,
     "take one of its `models`": lambda: ModelListGP(make_gp(), make_gp()),
     "batch of models: fit a single model": batched,
     "`model` must be a BoTorch model.*got Tensor": lambda: torch.zeros(3),
@@ -428,8 +428,8 @@ def without_data() -> SingleTaskGP:
 @pytest.mark.parametrize(
     ("make", "arguments", "match"),
     [
-        (make_multitask, {}, "must be one of those of a model of several tasks"),
-        (make_gp, {"task": 0}, "None for others"),
+        (make_multitask, {}, "must be a task of the model"),
+        (make_gp, {"task": 0}, "None otherwise"),
         (make_multitask, {"task": 2}, "no observations of `task` 2"),
         (make_gp, {"level": math.nan}, "`level`"),
         (without_data, {}, "no training data"),
