@@ -269,10 +269,10 @@ class TestSpacesThatChange:
         self, before: Objective, after: Objective
     ) -> None:
         study = new_study(n_startup_trials=8)
-        study.optimize(before, n_trials=8)
-        study.optimize(after, n_trials=3)
-        sampler, late = study.sampler, study.trials[8:]
-        assert len(sampler._look_now(study).data.X) == 11
+        study.optimize(before, n_trials=10)
+        study.optimize(after, n_trials=4)
+        sampler, late = study.sampler, study.trials[10:]
+        assert len(sampler._look_now(study).data.X) == 14
         for trial in late[1:]:
             (point,) = space_of(trial).encoded([trial.params])
             distribution = trial.distributions["x"]
