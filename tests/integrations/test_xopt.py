@@ -45,10 +45,7 @@ def precision_of_xopt(default_precision: None) -> None:
 NUM_INITIAL = 5
 
 # Where the acquisition function has kinks or is flat, the line search may stop there.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
-    pytest.mark.usefixtures("short_fits"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
 
 CONTINUOUS: dict[str, Any] = {"a": [0.0, 1.0], "b": [0.0, 1.0]}
 MIXED: dict[str, Any] = {"a": [0.0, 1.0], "b": {0.0, 0.5, 1.0}}
