@@ -73,9 +73,7 @@ def pytest_collectstart() -> None:
     gc.freeze()
 
 
-def pytest_collection_finish() -> None:
-    """Nor while tests run."""
-    gc.freeze()
+pytest_collection_finish = pytest_collectstart  # nor while tests run
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -467,8 +467,7 @@ def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_stored, "CertifiedSetExpansion", Watched)
     client = new_client(expansion_share=0.5)
-    chosen = play(client, 2)
-    assert len(chosen) == 2 and len(made) == 1
+    assert len(play(client, 2)) == 2 and len(made) == 1
     assert all(decision(client, NUM + i)["certified"] for i in range(2))
 
 
