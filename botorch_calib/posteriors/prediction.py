@@ -245,7 +245,7 @@ class Prediction:
         if levels.numel() == 1:
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():
-            raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
+            raise InputDataError(f"`value` must contain levels in (0, 1), got {value}.")
         # Large parts need few operations, small parts need little memory.
         size = max(_CHUNK // max(self.shape.numel(), 1), 1)
         parts = levels.view(-1, *[1] * len(self.shape)).split(size)

@@ -146,7 +146,7 @@ def test_others_register_themselves() -> None:
             return outcome - 1.0
 
     normal = MultivariateNormal(torch.zeros(2).double(), torch.eye(2).double())
-    with pytest.raises(UnsupportedError, match=r"Own .*how noisy.*normal_scores.register"):
+    with pytest.raises(UnsupportedError, match=r"noise of observations.*Own.*normal_scores.register"):
         normal_scores(Own(normal))
 
     @normal_scores.register(Own)
@@ -154,7 +154,7 @@ def test_others_register_themselves() -> None:
         return Shifted()
 
     assert normal_scores(Own(normal)).outcome(Z)[0].item() == -6.0
-    with pytest.raises(UnsupportedError, match=r"under EnsemblePosterior is not known"):
+    with pytest.raises(UnsupportedError, match=r"is registered for EnsemblePosterior"):
         normal_scores(EnsemblePosterior(torch.zeros(2, 3, 1)))
 
 
