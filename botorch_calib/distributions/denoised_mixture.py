@@ -115,7 +115,7 @@ class DenoisedMixture(WithTails):
     # ------------------------------------------------------------ the normal components
 
     def _components(self, x: Tensor | None = None, lowest: float = -math.inf) -> _Components:
-        """The normal components of the mixture, with nodes chosen for integrals up to ``x``.
+        """The normal components of the mixture, with nodes placed for integrals that end at ``x``.
 
         ``x`` broadcasts against ``shape``, with further leading dimensions; for ``lowest`` see
         `_likeliest`.
@@ -183,12 +183,12 @@ class DenoisedMixture(WithTails):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The ``z`` at which ``f~ = x`` is likeliest, its spread, and the range of integration.
 
-        ``y~ = x`` has the score ``score``, which ``T`` maps from ``z = at``. About this point, ``y``
-        and ``y~`` are approximated by linear functions of ``z`` with the slope of the widest
-        member. With ``e = z - at``, the exponent of each member is half the sum of two squares:
-        ``(a + b e)^2`` for ``y``, and ``(c - d e)^2`` for ``f~ = x`` given ``y~``. The sum has its
-        minimum ``(a d + b c)^2 / (b^2 + d^2)`` at ``e = (c d - a b) / (b^2 + d^2)``. The result is
-        for the member with the smallest minimum; ``z`` is at least ``lowest``.
+        At ``y~ = x``, ``T`` maps ``z = at`` to ``score``. About this point, linear functions of
+        ``z`` with the slope of the widest member approximate ``y`` and ``y~``. With ``e = z - at``,
+        the exponent of each member is half the sum of two squares: ``(a + b e)^2`` for ``y``, and
+        ``(c - d e)^2`` for ``f~ = x`` given ``y~``. The sum has its minimum ``(a d + b c)^2 / (b^2
+        + d^2)`` at ``e = (c d - a b) / (b^2 + d^2)``. The result is for the member with the
+        smallest minimum; ``z`` is at least ``lowest``.
         """
         mean, deviation, gain, rest = (
             align_members(values, at.dim())

@@ -146,7 +146,7 @@ def test_others_register_themselves() -> None:
             return outcome - 1.0
 
     normal = MultivariateNormal(torch.zeros(2).double(), torch.eye(2).double())
-    with pytest.raises(UnsupportedError, match=r"noise of observations.*Own.*normal_scores.register"):
+    with pytest.raises(UnsupportedError, match=r"noise of obs.*Own.*normal_scores.register"):
         normal_scores(Own(normal))
 
     @normal_scores.register(Own)
