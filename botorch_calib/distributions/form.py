@@ -24,9 +24,9 @@ class PiecewiseForm:
             truncated normal distribution.
         open_low: Whether the first knot is minus infinity.
         open_high: Whether the last knot is plus infinity.
-        stretched: In a stretched form, a single uniform piece around zero, at most seven deviations
-            wide, has the same mass as the normal distribution has there, and the tails equal the tails of
-            the normal distribution. The value is the mass of the two tails; 0 for other forms.
+        stretched: Mass of both tails of a stretched form; 0 for other forms. A stretched form is
+            the standard normal distribution, except that its mass within an interval around zero,
+            at most seven deviations wide, is distributed uniformly.
         hollow: Whether an open outer piece may have almost no mass.
 
     Example:
