@@ -1,9 +1,9 @@
 r"""The monotone map ``T(z) = Q(Phi(z))`` from a standard normal number to a piecewise distribution.
 
-Let a piece ``[low, high]`` have the mass ``m``, and let ``p`` be the probability below it. The share
-of the piece below ``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high -
-low)``. A normal piece has ``Phi(T) = Phi(low) + N u`` with its natural mass ``N = Phi(high) -
-Phi(low)``, or ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored, since
+Let ``m`` be the mass of a piece ``[low, high]``, and ``p`` the probability below it. The share of
+the piece below ``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high - low)``.
+A normal piece has ``Phi(T) = Phi(low) + N u`` with its natural mass ``N = Phi(high) - Phi(low)``,
+or in logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored, as
 ``Phi`` has the most digits for negative arguments. In the lowest piece ``low = -inf`` and ``p =
 0``, so ``log u = log Phi(z) - log m`` does not underflow.
 
