@@ -258,7 +258,7 @@ def test_a_decision_waits_for_its_context() -> None:
     assert_close(more.margin(DECISIONS), wide.margin(DECISIONS))
 
 
-@pytest.mark.filterwarnings("ignore:Outcomes lie beyond 50 predictive standard deviations")
+@pytest.mark.filterwarnings("ignore:Residuals exceed 50 predictive standard deviations")
 @pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 @pytest.mark.parametrize(
     ("kind", "limits"),
