@@ -71,8 +71,8 @@ class AggregatedQuantileTracker(QuantileLearner):
     no effect if ``|S_t| <= h_t``: twice the standard deviation of independent outcomes, plus 8 for
     the start.
 
-    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) / T``.
-    If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
+    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) /
+    T``. If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
     decreases. The same holds on the other side. A step changes ``S`` by less than 1.
 
     Args:
