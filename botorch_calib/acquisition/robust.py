@@ -293,9 +293,9 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
     """Raise ``UnsupportedError`` if there are pending points; ``name`` is for the message."""
     if X_pending is not None and X_pending.numel():
         raise UnsupportedError(
-            f"{name} does not support `X_pending`, which lacks the contexts. Condition the model on "
-            "decisions and contexts under evaluation instead: CensoredDelayModel(model, X_pending, "
-            "...)."
+            f"{name} does not support `X_pending`, which lacks the contexts. Instead condition the "
+            "model on decisions and contexts under evaluation: CensoredDelayModel(model, "
+            "X_pending, ...)."
         )
 
 

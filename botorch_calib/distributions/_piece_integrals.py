@@ -87,7 +87,8 @@ def log_integrals(
     Args:
         x: Thresholds ``n``.
         r: Ratios of the noise, ``n``; None without noise.
-        low, high: Finite ends of the pieces, ``K x n``.
+        low: Finite lower ends of the pieces, ``K x n``.
+        high: Finite upper ends of the pieces, ``K x n``.
         normal: Whether the density of a piece is normal, ``K x 1``.
     """
     if r is None:

@@ -1,4 +1,4 @@
-r"""`normal_scores`: normal scores under any predictive distribution, from its cdf ``F`` and inverse.
+r"""`normal_scores`: normal scores under any predictive distribution, from its cdf ``F``.
 
 An observation ``y`` has the normal score ``z = Phi^-1(F(y))``; its inverse is ``y = F^-1(Phi(z))``.
 A calibrator needs nothing else of a predictive distribution. Register another kind of posterior::

@@ -370,12 +370,12 @@ def test_direction_from_the_weight_of_the_objective(weight: float, maximize: boo
         (
             {"objective_index": 0, "constraints_tuple": (A + A.flip(-1), B)},
             UnsupportedError,
-            "one outcome at a time.*qLogNoisyExpectedImprovement",
+            "limit one outcome.*qLogNoisyExpectedImprovement",
         ),
         (
             {"constraints": CONSTRAINTS, "posterior_transform": [1.0, 0.5, 0.0]},
             UnsupportedError,
-            "must weigh one.*qLogNoisyExpectedImprovement",
+            "one nonzero weight.*qLogNoisyExpectedImprovement",
         ),
         (
             {
@@ -384,7 +384,7 @@ def test_direction_from_the_weight_of_the_objective(weight: float, maximize: boo
                 "posterior_transform": [1.0, 0.0, 0.0],
             },
             InputDataError,
-            "disagree",
+            "`posterior_transform` selects 0",
         ),
     ],
 )

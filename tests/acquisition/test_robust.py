@@ -446,7 +446,7 @@ class TestInputs:
         perturbed.input_transform = InputPerturbation(torch.zeros(3, 2, **DOUBLE))
         with pytest.raises(UnsupportedError, match="one value"):
             wasserstein(perturbed.eval())(points(3))
-        with pytest.raises(BotorchTensorDimensionError, match="decisions alone"):
+        with pytest.raises(BotorchTensorDimensionError, match="columns of decisions"):
             wasserstein(make_gp())(points(3, dim=2))
 
 
