@@ -288,7 +288,7 @@ def quantile_learner(
     )
     if check_nonnegative("regularization", regularization):
         raise InputDataError(
-            "`regularization` needs a single tracker: give one number as `lengthscale`, and omit "
+            "`regularization` needs a single tracker: give `lengthscale` as one number, and omit "
             "`scale` and `step_size` or give one number for each."
         )
     step_decay = STEP_DECAY if step_decay is None else step_decay
