@@ -110,7 +110,7 @@ def test_histograms(shape: tuple[int, ...]) -> None:
     expected = posterior.icdf(level.view(-1, *[1] * len(shape)).expand(4, *shape))
     assert_close(outcomes, expected, rtol=1e-9, atol=1e-9)
     assert_close(scores.latent(outcomes), z.expand_as(outcomes), rtol=1e-7, atol=1e-7)
-    # Each tail from its own end: 1e-9, to six digits
+    # Probabilities of 1e-9 in both tails are exact to six digits
     far = torch.tensor([-6.0, 6.0], dtype=torch.double).view(-1, *[1] * (len(shape) + 1))
     low, high = scores.outcome(far)
     shares = posterior.probabilities
