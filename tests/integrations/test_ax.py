@@ -491,7 +491,7 @@ def test_what_the_closed_form_can_express() -> None:
 @pytest.mark.parametrize(
     ("objective", "constraints", "acquisition", "match"),
     [
-        ("y", ["z <= 1"], LogExpectedImprovement, "does not know of outcome constraints"),
+        ("y", ["z <= 1"], LogExpectedImprovement, "ignores outcome constraints"),
         ("y, z", [], DelayedThompsonSampling, "of one metric.*'y, z'"),
         ("y", [], qLogNoisyExpectedHypervolumeImprovement, "there is one, 'y'"),
         ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "of one metric"),

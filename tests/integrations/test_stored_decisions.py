@@ -178,7 +178,7 @@ class TestTables:
         decisions = self.decisions([[0.3, 0.2]])
         ((row, came),) = trials_in_table(decisions, inputs[["b", "a"]], outcomes)
         assert came == {"y": 1.0} and row["point"] == [0.2, 0.3]
-        with pytest.raises(InputDataError, match="are of the inputs.* other `books`"):
+        with pytest.raises(InputDataError, match="are about the inputs.* other `books`"):
             trials_in_table(decisions, inputs[["b"]], outcomes)
 
     def test_what_was_withdrawn_and_run_all_the_same(self) -> None:
