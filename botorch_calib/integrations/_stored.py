@@ -136,11 +136,10 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
 def best(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """The best certified point ``1 x d``, else the most informative one; and whether it is
-    certified.
+    """Search for the best certified point ``1 x d``; also returns whether it is certified.
 
     If no point is certified, the search is repeated with expected outcomes at the ``pending``
-    points ``n x d``.
+    points ``n x d``, and the result is the most informative point.
     """
     point, certified = search(constraint)
     if not certified and pending is not None and len(pending):

@@ -261,7 +261,7 @@ def test_a_state_with_less_data_is_replayed() -> None:
 def test_selection_among_models_is_refused() -> None:
     surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config(), ModelConfig()]))
     digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
-    with pytest.raises(UnsupportedError, match="'y' the calibrated configuration alone"):
+    with pytest.raises(UnsupportedError, match="'y' only the calibrated configuration"):
         surrogate.fit([data()], search_space_digest=digest)
 
 

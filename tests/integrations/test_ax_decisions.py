@@ -616,7 +616,7 @@ def test_a_strategy_that_is_used_again() -> None:
     client.configure_experiment([A, B], name="another")
     client.configure_optimization("y", outcome_constraints=["z <= 1"])
     client.set_generation_strategy(strategy)
-    with pytest.raises(DataRequiredError, match="an empty client a strategy of its own"):
+    with pytest.raises(DataRequiredError, match="an empty client a new strategy"):
         client.get_next_trials(max_trials=1)
     for i in range(NUM):
         parameters = {"a": i / NUM, "b": 10.0 * (5 * i % NUM) / NUM}
@@ -715,7 +715,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("constraints", "options", "error", "match"),
         [
-            ((), {}, InputDataError, "states no constraints"),
+            ((), {}, InputDataError, "has no constraints"),
             (("w + z <= 1",), {}, UnsupportedError, "one metric each"),
             (("z <= 1.1 * baseline",), {}, UnsupportedError, "attach_baseline"),
             (("z <= 1",), {"level": 1.0}, InputDataError, "level"),
