@@ -95,8 +95,8 @@ def account_of(
 
     ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial. They
     are in the order of decisions, without trials that were never run. Pending outcomes may be
-    missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes that are known only
-    to be beyond a bound. ``remedy`` says what to do about pending trials, by the client's own
+    missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a
+    bound. ``remedy`` says what to do about pending trials, by the client's own
     calls.
     """
     rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
@@ -256,7 +256,7 @@ def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Ten
 
 
 def sides_of(came: Mapping[str, float]) -> dict[str, float]:
-    """The sides, 1 or -1, of those outcomes of a line that are known only to be beyond a bound."""
+    """The sides, 1 or -1, of the outcomes of a line that are beyond a bound."""
     sides = {}
     for key, side in came.items():
         if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:

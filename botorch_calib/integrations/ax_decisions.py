@@ -76,7 +76,7 @@ from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.optim.region import LinearConstraints
 
-#: Ax's transforms of parameters, but not of outcomes. Ax may add `AddExecutionViability`.
+#: Ax's transforms of parameters, not of outcomes. Users may add Ax's `AddExecutionViability`.
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
 #: States of trials that Ax regards as not run: they get no value, and Ax may repeat their points.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
@@ -309,7 +309,7 @@ def account_of(
     trials = [(each.decision, each.outcomes) for each in decided]
     certified = [each for each in decided if each.decision.get("certified")]
     is_out = [each.trial for each in certified if None in map(each.outcomes.get, limits)]
-    trials_out = sorted({trial for trial in is_out if trial is not None}) or "candidates of this call"
+    trials_out = sorted({trial for trial in is_out if trial is not None}) or "trials of this call"
     remedy = (
         "report them by `client.complete_trial`, and take back trials that were never run by "
         f"`withdraw(client, trial)`: {trials_out}"
@@ -575,7 +575,7 @@ def withdraw(client: Client, trial_index: int) -> None:
     if trial_index not in decided or trial_index in {i for i, _ in observed_means(experiment)}:
         raise InputDataError(
             f"Trial {trial_index} has no decision that can be withdrawn: a trial with data was "
-            "run, and counts. Withdraw trials of `client.get_next_trials` that were never run, once."
+            "run, and counts. Withdraw trials of `client.get_next_trials` that never ran, once."
         )
     trial = experiment.trials[trial_index].mark_failed(reason="never run", unsafe=True)
     client._save_or_update_trial_in_db_if_possible(experiment=experiment, trial=trial)

@@ -381,11 +381,11 @@ def test_candidates_that_were_never_run_are_withdrawn(tmp_path: Path) -> None:
     constraint = X.generator.chance_constraint()
     assert constraint.num_decisions == 1
     assert "`generator.withdraw(...)`" in constraint.remedy
-    with pytest.raises(InputDataError, match="ids that are not out"):
+    with pytest.raises(InputDataError, match="ids that are not pending"):
         X.generator.withdraw(pd.DataFrame(batch))
     X.evaluate_data(batch[1:])  # one of which was withdrawn
     assert X.generator.chance_constraint().num_observed == 2
-    with pytest.raises(InputDataError, match="With any outcome"):
+    with pytest.raises(InputDataError, match="with any outcome was run"):
         X.generator.withdraw(batch[2:])
     stored = ChanceConstrainedGenerator(vocs=X.vocs, books=str(tmp_path / "books"))
     assert [row.get("withdrawn") for row in stored.decisions] == [True, True, None]
