@@ -69,11 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start a test from random numbers of its own, whatever ran before it on the same worker.
+    """Seed each test by its name, so that earlier tests on the same worker do not matter.
 
-    Most tests seed what they draw. BoTorch's searches draw their starts from the global generator.
+    Most tests seed their own draws, but BoTorch's searches use the global generator.
     """
-    # Not 0, by which tests draw their data: what is drawn after it would be the same points.
+    # Not 0, with which tests draw their data: the next draws would be the same points.
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
@@ -81,9 +81,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def select_for_device(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On another device keep contracts and what is marked: other tests have oracles on the CPU.
+    """On another device, select contracts and marked tests; other tests have oracles on the CPU.
 
-    There one case shows that a test of data on another device runs: it could not find more.
+    On the CPU, select one case of each test about another device, to show that it runs.
     """
     selected: dict[bool, list[pytest.Item]] = {True: [], False: []}
     seen: set[str] = set()

@@ -142,9 +142,9 @@ def dense_posterior(
 
 
 def predicted(gp: Any, index: int, kept: list[int]) -> tuple[Any, Tensor]:
-    """Posterior of the objective at one training input given others, and the noise there.
+    """Posterior of the objective at a training input given others, and the noise variance there.
 
-    Hyperparameters and the state of the transforms are those of the full model.
+    Hyperparameters and transforms are taken from the full model.
     """
     part = copy.deepcopy(gp)
     part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)

@@ -62,7 +62,7 @@ def data(device: torch.device, num: int = NUM) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fitted(bounds: Tensor, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> SingleTaskGP:
-    """A GP of set hyperparameters, as one fitted by a user."""
+    """A GP with set hyperparameters, in place of a fitted one."""
     gp = SingleTaskGP(
         X,
         Y,
@@ -157,7 +157,7 @@ def calibrated(device: torch.device, **kwargs: Any) -> CalibratedModel:
 
 
 def acquisition_on(device: torch.device, name: str) -> Any:
-    """One that was made on a device, which is not the default one any more."""
+    """An acquisition function built on a device that was the default then, but not now."""
     with device:
         return ACQUISITIONS[name]()
 

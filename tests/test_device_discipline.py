@@ -311,7 +311,7 @@ def test_acquisition_functions(name, device) -> None:
     with torch.device("cpu"), _AsUsual():
         function = ACQUISITIONS[name]()
         expected = value_and_gradient(function, decisions_of(function))
-    # Once more from the start, without what was computed and kept.
+    # Build the function again, so that it has no cached results.
     function = ACQUISITIONS[name]()
     points = decisions_of(function).to(device)
     with nothing_without_device():

@@ -1,6 +1,6 @@
-"""The documentation names everything public, and its examples and those of the README run.
+"""The documentation names everything public; its examples and the README's examples run.
 
-That the site builds without a warning is for ``make docs`` to say.
+``make docs`` checks that the site builds without a warning.
 """
 
 import importlib

@@ -161,7 +161,7 @@ def test_regulariser_of_ocbo_is_centred_at_the_level():
 
 
 def test_beta_of_the_robust_bound_is_squared():
-    """The paper's multiplier 1.5 of sigma is ``beta=2.25``, as in BoTorch."""
+    """The paper multiplies sigma by 1.5; as in BoTorch, this is ``beta=2.25``."""
     gp = make_gp()
     numbers = scores_of(7)
     contexts, x = numbers[:4].view(4, 1), numbers[4:].view(3, 1, 1)

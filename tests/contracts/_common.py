@@ -21,7 +21,7 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 
 
 def copies(value: Any) -> list[Any]:
-    """A deep copy, and one that went through a file."""
+    """A deep copy and a pickled copy."""
     return [copy.deepcopy(value), pickle.loads(pickle.dumps(value))]
 
 

@@ -157,7 +157,7 @@ def account(client: Client) -> tuple[int, int, int]:
 
 
 def counted(client: Client, limit: float = 1.0) -> tuple[int, int, int]:
-    """Certified trials, violations among them and those that are out, from Ax's own tables."""
+    """Numbers of certified, violating and pending trials, from Ax's own tables."""
     data = client._experiment.lookup_data().df
     values = {row.trial_index: row.mean for row in data[data.metric_name == "z"].itertuples()}
     T = V = out = 0
@@ -199,7 +199,7 @@ def model_like(other: Any, X: Tensor, Y: Tensor) -> SingleTaskGP:
 
 
 def test_candidates_and_account_of_the_bare_loop(seeded: None) -> None:
-    """That carries its constraint, while Ax's is made anew for each trial."""
+    """The bare loop keeps one constraint. Ax builds a new one for each trial."""
     client = new_client()
     trials: Any = client._experiment.trials
     known = [trials[i].arm.parameters for i in range(NUM)]
@@ -392,7 +392,7 @@ def test_fixed_parameters_and_known_noise() -> None:
 
 
 def test_noise_that_is_known_of_some_trials() -> None:
-    """Ax has NaN for the others, which its own model refuses."""
+    """Ax has NaN for the other trials, and its own model rejects NaN."""
 
     def evaluate(p: Any) -> dict[str, tuple[float, float | None]]:
         known = p["a"] < 0.5
@@ -635,7 +635,7 @@ def in_batch(client: Client, num: int = 3, baseline: bool = False) -> BatchTrial
 
 
 def reported(batch: BatchTrial, *arms: int) -> None:
-    """The outcomes of some arms of a batch, attached as Ax has them."""
+    """The outcomes of some arms of a batch, attached as Ax stores them."""
     rows = [
         {"trial_index": batch.index, "arm_name": arm.name, "mean": y, "sem": math.nan}
         | {"metric_name": name, "metric_signature": name}
@@ -646,7 +646,7 @@ def reported(batch: BatchTrial, *arms: int) -> None:
 
 
 def test_batches() -> None:
-    """Each arm is a decision, with its own row and outcomes."""
+    """Each arm is a separate decision, with a row and outcomes."""
     client = new_client()
     play(client, 1)
     known = account(client)

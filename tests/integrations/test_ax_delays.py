@@ -178,7 +178,7 @@ def test_trials_that_finish_out_of_order(
 
 
 def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each trial has a draw of its own, and the run, also if it is loaded, finds the maximum."""
+    """Each trial has another draw; the run finds the maximum, even after it was loaded."""
     seeds: list[int] = []
     original = thompson.draw_path
 

@@ -295,7 +295,7 @@ class TestAcquisitionFunctions:
         function = candidates_func([LocalizedConformal(0.2), learned])
         for _ in range(2):
             function(X, Y[:, :1], Y[:, 1:], BOUNDS, None)
-        for acqf in searched:  # which start anew each time, and leave the templates as they are
+        for acqf in searched:  # each starts untrained, and the templates do not change
             calibrators = [model.calibrator for model in acqf.model.models]
             assert [type(c) for c in calibrators] == [LocalizedConformal, OnlineConformal]
             assert [c.num_updates for c in calibrators] == [12, 12]

@@ -70,7 +70,7 @@ def limited(trial: Any) -> float:
 
 
 def counted(study: optuna.Study) -> tuple[int, int, int]:
-    """Certified trials, those that violated a constraint, and those that are out."""
+    """Numbers of certified, violating and pending trials."""
     certified = violated = out = 0
     for trial in study.trials:
         decision = trial.system_attrs.get(DECISION, {})

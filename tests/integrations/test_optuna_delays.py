@@ -214,7 +214,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
 
 @pytest.mark.parametrize("is_mixed", mostly_slow([True, False], [True]))
 def test_no_point_is_rounded_to_an_earlier_one(is_mixed: bool) -> None:
-    """Integers and categories beside a number that is best at its bound, or many integers."""
+    """Either integers, categories and a number that is best at its bound, or many integers."""
 
     def objective(trial: Any) -> float:
         kind = trial.suggest_categorical("kind", ["plain", "gated", "open"])
@@ -416,13 +416,13 @@ FUTURE = 60 * 24 * 365 * 1000
     [
         (HANGS, [2]),
         ([(start + FUTURE, end and end + FUTURE) for start, end in HANGS], [2]),  # clocks ahead
-        # Set back by an hour after trial 2 began: later ones are earlier by the clock...
+        # The clock was set back by an hour after trial 2 began: later trials seem earlier...
         ([*HANGS[:3], *[(s - 60, e and e - 60) for s, e in HANGS[3:]]], []),
-        # ... or before it began: those that ended before seem to be later, and are not.
+        # ... or before trial 2 began: earlier trials seem later, and are not.
         ([(0, 1), (1, 2), (2, 3), (3, 4), (-56, None), (-56, -55)], []),
-        # One that was set back while it ran, between two that were not.
+        # The clock of one trial was set back while it ran.
         ([*HANGS[:3], (1, -58), *HANGS[4:]], []),
-        # All times alike: nothing took any time.
+        # All times are equal.
         ([(0, end and 0) for _, end in HANGS], []),
         # Trial 0 has been enqueued, and begins last.
         ([(5, None), *[(minute, minute + 1) for minute in range(5)]], []),

@@ -50,7 +50,7 @@ NUM_OUT = 4
 
 
 def carried() -> tuple[ChanceConstraint, Stored]:
-    """A constraint that has decided about 20 points, and what a client stores of it."""
+    """A constraint after 20 decisions, and the rows that a client stores."""
     constraint = ChanceConstraint(models(), limits=LIMITS, level=0.8)
     X, Y = data(20, 1, spread=0.6)  # more than the models know of
     trials: Stored = []
@@ -91,7 +91,7 @@ def test_decisions_count_whatever_inputs_the_client_has_by_now() -> None:
 
 
 def test_an_ensemble_learns_beside_what_is_pending() -> None:
-    """Its members share their inputs, those of pending points included."""
+    """The members share all inputs, including pending points."""
     X, Y = data(6, 0)
     gp = SaasFullyBayesianSingleTaskGP(X, Y[:, :1], torch.full_like(Y[:, :1], 1e-4))
     ones = torch.ones(4, dtype=torch.double)
@@ -182,7 +182,7 @@ class TestTables:
             trials_in_table(decisions, inputs[["b"]], outcomes)
 
     def test_what_was_withdrawn_and_run_all_the_same(self) -> None:
-        """It counts without an id as well, after those that were not withdrawn."""
+        """It counts even without an id. Other decisions are matched first."""
         first, second = self.decisions([[0.3, 0.4], [0.3, 0.4]])
         trials = [{**first, "withdrawn": True}, second]
         for num in range(3):

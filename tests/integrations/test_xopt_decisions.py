@@ -84,7 +84,7 @@ def new_xopt(variables: Any = CONTINUOUS, **settings: Any) -> Xopt:
 
 
 def counted(X: Xopt) -> tuple[int, int]:
-    """Certified rows, and those that violate the limit of the loss."""
+    """Numbers of certified rows, and of rows that violate the limit of the loss."""
     rows = X.data.iloc[NUM_INITIAL:]
     certified = [each["certified"] for each in X.generator.decisions]
     violated = [c and loss > 0.5 for c, loss in zip(certified, rows["loss"], strict=True)]
@@ -179,7 +179,7 @@ def test_trust_regions(controller: str) -> None:
 
 
 def test_half_widths_are_bounded() -> None:
-    """Without the bound the candidate is where the model knows less."""
+    """Without the bound, the model is less certain at the candidate."""
     widths: list[float] = []
     for share in (None, 0.8):
         bound = {} if share is None else {"gain": share * widths[0]}

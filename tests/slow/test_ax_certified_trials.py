@@ -132,7 +132,7 @@ def loaded(kind: str, folder: Path) -> Client:
     if kind == "json":
         return Client.load_from_json_file(str(folder / "client.json"))
     url = f"sqlite:///{folder}/ax.db"
-    # Another test of this process may have opened a database of its own.
+    # Another test in this process may have opened another database.
     init_engine_and_session_factory(url=url, force_init=True)
     return Client.load_from_database("run", StorageConfig(url=url))
 

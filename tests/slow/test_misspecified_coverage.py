@@ -22,7 +22,7 @@ from botorch_calib.models.residuals import prequential_residuals
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("one_thread"),
-    # Outcomes stay in the units in which the hyperparameters are known.
+    # The hyperparameters are known in the units of the outcomes, which are not standardized.
     pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized"),
 ]
 
