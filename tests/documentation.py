@@ -22,7 +22,7 @@ def python_blocks(page: Path) -> list[str]:
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """For the import of BayBE: it collects garbage 56 times, 0.2 s each beside torch."""
+    """Speed up the import of BayBE: it collects garbage 56 times, 0.2 s each with torch."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Small Gaussian process models with set hyperparameters, and a dense oracle of them."""
+"""Small Gaussian process models with set hyperparameters, and a dense oracle."""
 
 from __future__ import annotations
 

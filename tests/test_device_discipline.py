@@ -307,7 +307,7 @@ def test_every_class_is_covered(module, base, covered, abstract) -> None:
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_acquisition_functions(name, device) -> None:
-    # Under a dispatch mode torch takes other branches of its derivatives, which round differently.
+    # Under a dispatch mode torch uses other branches of derivatives, which round differently.
     with torch.device("cpu"), _AsUsual():
         function = ACQUISITIONS[name]()
         expected = value_and_gradient(function, decisions_of(function))

@@ -103,7 +103,7 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow  # `make docs` runs it
 def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
-    """In under ten lines, with worker processes; `tests/asynchronous` has it go on."""
+    """Under ten lines, with worker processes; `tests/asynchronous` tests how a run resumes."""
     page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
     script = page.partition("```{code-block} python\n")[2].partition("```")[0]
     assert len([line for line in script.splitlines() if line]) < 10

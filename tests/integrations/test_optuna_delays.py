@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarni
 
 
 def new_sampler(strategy: Any = "ucb", **options: Any) -> DelayAwareSampler:
-    """In a short search, with a Gaussian process that is not fitted."""
+    """With a short search and a Gaussian process that is not fitted."""
     settings: dict[str, Any] = {
         "fit": unfitted,
         "num_restarts": 2,
@@ -59,7 +59,7 @@ def new_sampler(strategy: Any = "ucb", **options: Any) -> DelayAwareSampler:
 
 @pytest.fixture
 def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[FeedbackLedger]:
-    """What the proposer was given each time."""
+    """The ledgers that the proposer was given, in order."""
     found: list[FeedbackLedger] = []
 
     class Watched(DelayAwareProposer):
@@ -116,7 +116,7 @@ def test_states_of_trials(ledgers: list[FeedbackLedger]) -> None:
 
 
 def test_failures_cost_no_more_as_the_study_goes_on(ledgers: list[FeedbackLedger]) -> None:
-    """One after the other, no trial keeps others waiting: not those without a value, either."""
+    """In a sequential study no trial delays the others, not even one without a value."""
     study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
     one_after_the_other(study, 2)
     for outcome in (
@@ -263,13 +263,13 @@ def test_a_grid_that_has_failed_everywhere() -> None:
     assert len(study.trials) == NUM_INITIAL + 4
 
 
-# Optuna says that heartbeats are experimental, and wants them to be its own.
+# Optuna warns that heartbeats are experimental, and meant for ``Study.optimize``.
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage:UserWarning")
 def test_a_trial_whose_heartbeat_stopped(
     new_storage: NewStorage, ledgers: list[FeedbackLedger]
 ) -> None:
-    """Optuna fails it, and from then on the proposer knows."""
+    """Optuna marks it as failed, which the proposer then sees."""
     storage = new_storage(heartbeat_interval=1, grace_period=1)
     study = optuna.create_study(storage=storage, sampler=new_sampler(), direction="maximize")
     study.optimize(line, n_trials=NUM_INITIAL)
@@ -286,7 +286,7 @@ def test_a_trial_whose_heartbeat_stopped(
 
 
 def test_calibrated() -> None:
-    """The Gaussian process is calibrated by the complete trials in the order of their numbers."""
+    """The calibrator replays the complete trials in the order of their numbers."""
     models = []
 
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
@@ -406,7 +406,7 @@ def of_times(trials: list[tuple[float, float | None]]) -> optuna.Study:
     return study
 
 
-# Each trial of two workers takes a minute, and trial 2 hangs beside the others.
+# Two workers, whose trials take a minute each; trial 2 hangs.
 HANGS: list[tuple[float, float | None]] = [(0, 1), (0, 1), (1, None), (1, 2), (2, 3), (3, 4)]
 FUTURE = 60 * 24 * 365 * 1000
 

@@ -109,7 +109,7 @@ def test_an_ensemble_learns_beside_what_is_pending() -> None:
 
 
 def test_outcomes_that_are_no_numbers_or_infinite() -> None:
-    """The former have not come; the latter are far beyond the limits."""
+    """NaN is a pending outcome; an infinite one is far beyond the limits."""
     _, trials = carried()
     certified = next(i for i, (row, _) in enumerate(trials) if row["certified"])
     accounts = []
@@ -121,7 +121,7 @@ def test_outcomes_that_are_no_numbers_or_infinite() -> None:
 
 
 def test_damaged_decisions_are_left_out() -> None:
-    """And those that were never stored."""
+    """So are decisions that were never stored."""
     _, trials = carried()
     damages: list[Callable[[Any], Any]] = [
         lambda row: row.clear(),
@@ -143,7 +143,7 @@ def test_damaged_decisions_are_left_out() -> None:
 
 class TestTables:
     def decisions(self, points: list[list[float]]) -> list[dict[str, Any]]:
-        """Made after a line about 0.1 and 0.2."""
+        """Decisions taken when the table had a line at (0.1, 0.2)."""
         inputs = [dict(zip("ab", point, strict=True)) for point in points]
         return [{"inputs": each, "earlier": int(each["a"] == 0.1)} for each in inputs]
 
@@ -152,7 +152,7 @@ class TestTables:
         return inputs, pd.DataFrame({"y": [float(i) for i in range(len(rows))]})
 
     def test_rows_belong_to_the_decisions_about_their_inputs(self) -> None:
-        """In any order, each row once, and none that was there before."""
+        """In any order; a line counts once, and not if it is older than the decision."""
         points = [[0.1, 0.2], [0.3, 0.4], [0.1, 0.2], [0.5, 0.6]]
         inputs, outcomes = self.table([[0.1, 0.2], [0.3, 0.4], [0.1, 0.2 + 1e-11], [0.1, 0.2]])
         trials = trials_in_table(self.decisions(points), inputs, outcomes)
@@ -167,7 +167,7 @@ class TestTables:
             trials_in_table(self.decisions(points), inputs, outcomes)
 
     def test_small_units(self) -> None:
-        """Charges in coulombs differ by less than files are rounded by."""
+        """Charges in coulombs differ by less than the rounding in files."""
         points = [[1e-11, 0.0], [2e-11, 0.0], [3e-11, 0.0]]
         inputs, outcomes = self.table([[0.0, 0.0], *points[::-1]])
         trials = trials_in_table(self.decisions(points), inputs, outcomes)

@@ -1,4 +1,4 @@
-"""Books of a limited outcome in Optuna through kills, workers and another range, three times."""
+"""Books of a limited outcome in Optuna: kills, workers and a changed range, three times."""
 
 from __future__ import annotations
 
