@@ -2,8 +2,8 @@
 
 A client builds new models for each trial, perhaps in another process. It builds the chance
 constraint from the stored rows and from the outcomes in its own data. If trials are lines of a
-table, a row also holds its ``"inputs"``, a dictionary by name. For `trials_in_table` a row has two
-more entries: an `ID`, which the table repeats, and ``"earlier"``, the number of lines at its point
+table, a row also holds the ``"inputs"``, a dictionary by name. For `trials_in_table` a row has two
+more entries: an `ID`, which the table repeats, and ``"earlier"``, the number of lines at this point
 when the decision was taken. A ``"withdrawn"`` row counts only if the table has a line for it after
 all.
 """

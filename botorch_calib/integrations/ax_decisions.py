@@ -558,7 +558,7 @@ def withdraw(client: Client, trial_index: int) -> None:
     without a value: the bound would not hold without it.
 
     Raises:
-        InputDataError: If the trial has no decision, or has data.
+        InputDataError: If the trial has no decision, or any data.
 
     Example:
         >>> client.configure_optimization("y", outcome_constraints=["x <= 2"])

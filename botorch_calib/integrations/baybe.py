@@ -209,7 +209,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return candidates[(choices == stated.candidate).all(dim=-1).numpy()][:1], stated
 
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
-        """Unmeasured recommended candidates, with their flags ``certified`` and ``replaced``."""
+        """Unmeasured recommended candidates, with flags ``certified`` and ``replaced``."""
         names, flags = [*campaign.searchspace.parameter_names], ["certified", "replaced"]
         states = ({**each, "replaced": each["state"] == _REPLACED} for each in self._open(campaign))
         rows = [{**each["candidate"], **{flag: each[flag] for flag in flags}} for each in states]
@@ -221,7 +221,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         A withdrawn recommendation counts after all if it is measured later.
 
         Raises:
-            InputDataError: If an experiment was not recommended, or has a measurement.
+            InputDataError: If an experiment was not recommended, or was measured.
         """
         decisions, withdrawn = self._open(campaign), set()
         for number, own in enumerate(_same(campaign.searchspace, decisions, experiments).T):
@@ -303,7 +303,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Copies of the decisions, with their states after a new call, which may replace some."""
+        """Copies of the decisions in the states after a new call, which may replace some."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warnings.warn(
@@ -409,7 +409,7 @@ def _lines(
 
 
 def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[str | None]:
-    """The states of the decisions, given the lines of their measurements."""
+    """The states of the decisions, given the lines of the measurements."""
     return [
         each["state"] if line is None else _LATE if each["state"] in _OVERTAKEN else _RUN
         for each, line in zip(decisions, lines, strict=True)

@@ -353,12 +353,12 @@ class SearchSpace:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether any parameter is an integer, is a category or has a step."""
+        """Whether any parameter is an integer, a category or a float with steps."""
         several = self.distributions.values()
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     def points(self) -> Tensor | None:
-        """All points ``n x d``; None if a parameter is continuous, or there are too many points.
+        """All points ``n x d``; None if a parameter is continuous, or for more than `MOST_POINTS`.
 
         A search among all points avoids repeated points: different maxima might be rounded to the
         same point.
@@ -390,7 +390,7 @@ def without(points: Tensor, excluded: Tensor) -> Tensor | None:
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """The values of a parameter; empty if they are continuous or too many."""
+    """The values of a parameter; empty if they are continuous, or more than `MOST_POINTS`."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     assert isinstance(distribution, IntDistribution | FloatDistribution)

@@ -303,7 +303,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         If Optuna's callback runs a trial again, both have the same decision, which stays.
 
         Raises:
-            InputDataError: If a trial does not exist, or has set a constraint.
+            InputDataError: If a trial does not exist, or its constraints were set.
         """
         trials = {trial.number: trial for trial in self._trials(study)}
         for number in (chosen := [*numbers]):

@@ -178,7 +178,7 @@ class DelayAwareSampler(BoTorchSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The parameters that complete trials have in common, with their latest ranges."""
+        """The parameters that complete trials have in common, and the latest ranges."""
         space = SearchSpace.of_trials(self._trials(study), {})
         return {} if space is None else space.distributions
 
@@ -449,8 +449,8 @@ def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
     """Places of the start and the end of each trial in the order of all these times.
 
     Only the order counts, since a ledger would hide times in the future of its own clock. A running
-    trial ends last. A trial that ended before its start, because a clock was set back, ends at its
-    start.
+    trial ends last. If a clock was set back and a trial seems to end before it starts, both times
+    are equal.
     """
     starts = [t.datetime_start.timestamp() if t.datetime_start else -math.inf for t in trials]
     ends = [t.datetime_complete.timestamp() if t.datetime_complete else math.inf for t in trials]
