@@ -64,7 +64,7 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 
 
 class PendingAtEdges(Acquisition):
-    """Ax's acquisition that keeps pending points just outside of a parameter constraint.
+    """A variant of Ax's acquisition that keeps pending points just outside of a parameter constraint.
 
     Ax drops pending points that rounding has moved beyond a constraint. But the best point is often
     on the boundary, and Ax would propose it again.
@@ -79,7 +79,7 @@ class PendingAtEdges(Acquisition):
 
 
 class SampledSums(PendingAtEdges):
-    """Ax's acquisition that samples all outcomes jointly and sums the samples.
+    """A variant of Ax's acquisition that samples all outcomes jointly and sums the samples.
 
     Ax's ``ModelList`` would sample each calibrated model separately. For a sum of outcomes, Ax
     would need a joint normal distribution.
@@ -107,7 +107,7 @@ class SampledSums(PendingAtEdges):
 
 
 class ConstrainedClosedForm(SampledSums):
-    """Ax's acquisition that uses a closed form instead of samples if the constraints allow it.
+    """A variant of Ax's acquisition that uses a closed form if the constraints allow it.
 
     Under outcome constraints, Ax's ``qLogNoisyExpectedImprovement`` becomes
     `LogCalibratedConstrainedExpectedImprovement`, and ``qLogProbabilityOfFeasibility`` becomes

@@ -56,7 +56,7 @@ KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(ki
 
 
 def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the options of a calibrator class; returns them, with default values.
+    """Check the options of a calibrator class, and return them with default values.
 
     A `LocalizedConformal` without options gets ``alpha=0.2``. An invalid option raises an error
     here. Otherwise it would fail only in a fit after the initial trials, or when the client writes
@@ -95,9 +95,8 @@ def account_of(
 
     ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial. They
     are in the order of decisions, without trials that were never run. Pending outcomes may be
-    missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a
-    bound. ``remedy`` says what to do about pending trials, by the client's own
-    calls.
+    missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a bound.
+    ``remedy`` is advice about pending trials, which names the client's own calls.
     """
     rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
     account = DecisionAccount(limits, level, budget, rows, skip_malformed=True)
@@ -176,7 +175,7 @@ def decide_in_turn(
     maximize: bool,
     names: Sequence[str],
 ) -> Iterator[tuple[Tensor, Row]]:
-    """Yield decisions without end, each about the point of the best upper confidence bound.
+    """Yield decisions without end, each about the point with the best upper confidence bound.
 
     A step of the generator yields a point ``1 x d`` and its row, with ``"inputs"`` by these
     ``names``. The objective is assumed to have its expected values at ``pending`` points ``n x d``,
@@ -244,7 +243,7 @@ def num_near(point: list[float], inputs: pd.DataFrame) -> int:
 
 
 def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
-    """Whether each line of ``inputs`` is at a point, and the largest distance in any input.
+    """For each line of ``inputs``: whether it is at a point, and its largest distance by input.
 
     ``precision`` 0 allows for rounding in arithmetic only, 1 also for fewer digits.
     """

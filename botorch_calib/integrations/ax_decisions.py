@@ -292,9 +292,10 @@ def account_of(
     config: OptimizationConfig,
     proposed: Iterable[DecidedArm] = (),
 ) -> DecisionAccount:
-    """The account of all decisions, also about ``proposed`` candidates, which are not trials yet.
+    """The account of all decisions, including those about ``proposed`` candidates.
 
-    The limits in ``config`` must be absolute; see `absolute_config`.
+    ``proposed`` candidates are not trials yet. The limits in ``config`` must be absolute; see
+    `absolute_config`.
     """
     _, stated = configured_experiment(experiment)
     check_baseline(experiment, stated)
@@ -465,7 +466,7 @@ def chance_constrained_generation_strategy(
 
 
 def _standardized(config: ModelConfig) -> ModelConfig:
-    """The configuration; unless it has outcome transforms, with a standardised outcome."""
+    """The configuration, with a standardised outcome unless it has outcome transforms."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config
@@ -582,7 +583,7 @@ def withdraw(client: Client, trial_index: int) -> None:
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
-    """The part of a strategy after the initial trials; raises an error if it does not certify."""
+    """The part of a strategy after the initial trials, which must certify points."""
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:

@@ -119,7 +119,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame | None = None,
         pending_experiments: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Recommend candidates; BayBE's ``NotEnoughPointsLeftError`` if too few are left."""
+        """Recommend candidates; raises BayBE's ``NotEnoughPointsLeftError`` if too few are left."""
         models, target, measurements = self._models(searchspace, objective, measurements)
         decisions = self._asked_again(searchspace, measurements, pending_experiments)
         constraint = self._constraint(searchspace, measurements, decisions, models)
@@ -280,7 +280,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         decisions: Sequence[_Stored],
         models: Mapping[str, Any],
     ) -> ChanceConstraint:
-        """The constraint with those decisions that count."""
+        """The constraint with the decisions that count."""
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
         outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
         states = _states(decisions, lines)
@@ -303,7 +303,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Copies of the decisions in the states after a new call, which may replace some."""
+        """Copies of the decisions; ``state`` marks those that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warnings.warn(
@@ -351,7 +351,7 @@ def _same(
     decisions: Sequence[Mapping[str, Any]],
     experiments: pd.DataFrame | None,
 ) -> NDArray[np.bool_]:
-    """Whether each experiment belongs to each candidate, an array ``decisions x experiments``.
+    """Whether each experiment belongs to each decision's candidate, ``decisions x experiments``.
 
     As in BayBE, an experiment belongs to the candidate with the nearest value of each parameter.
     Values far outside of the grid belong to no candidate. If a candidate was recommended without

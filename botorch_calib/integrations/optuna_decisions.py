@@ -411,7 +411,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return point  # a certified point may be evaluated again
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """Trials that ended beyond a limit do not count as failed: the constraint avoids them."""
+        """Look at the trials; those that ended beyond a limit are not failures.
+
+        The constraint already keeps the search away from them.
+        """
         others = [trial for trial in trials if not _ended_beyond(trial)]
         return super()._look_at(study, others, space)._replace(trials=trials)
 
@@ -518,7 +521,7 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 def _decided(
     trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Rows and constraints of decided trials; without any, of trials of other samplers."""
+    """Rows and constraints of decided trials or, without any, of other samplers' trials."""
     decided = [*filter(_was_decided, trials)] or [
         t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
     ]

@@ -247,7 +247,7 @@ class DelayAwareSampler(BoTorchSampler):
         return look.space.parameters(self._point(look))
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """The state of the trials that have all parameters of the search space."""
+        """Look at the trials that have all parameters of the search space."""
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         worst = None if self._censor_value is None else signs[0] * self._censor_value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
@@ -325,7 +325,7 @@ class DelayAwareSampler(BoTorchSampler):
         return FeasibleAcquisition(acqf, acqf.model, feasibility, poor=None)
 
     def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-        """The model of a later outcome, on the schedule by which a proposer fits the first one."""
+        """The model of outcome ``place``, refitted on the same schedule as the first outcome's."""
         proposer = self._proposer(X.shape[-1])
         key = X.shape[-1], place
         if key not in self._fits:
@@ -439,7 +439,7 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 
 
 def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
-    """Whether ``later`` repeats a failed trial; in a copied study, trials have other numbers."""
+    """Whether ``later`` repeats a failed trial, since numbers change when a study is copied."""
     decisions = [each.system_attrs.get(DECISION) for each in (trial, later)]
     same = decisions[0] == decisions[1] and trial.params.items() <= later.params.items()
     return trial.state is TrialState.FAIL and same

@@ -156,8 +156,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: See `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
-            value with probability ``level``. So candidates stay near the data, unless no certified
-            candidate can.
+            value with probability ``level``. It keeps candidates near the data, and is ignored if no
+            certified candidate meets it.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: See `optimize_chance_constrained`.
         decisions: The decisions so far.
@@ -533,10 +533,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
 
 class _Allowed(LeastMargin):
-    """The least margin, negative also where a noise-free value deviates by more than allowed.
+    """The least margin, also negative where a noise-free value deviates by more than allowed.
 
-    It is also negative close to pending points ``n x d``, whose outcomes would only be repeated,
-    apart from noise. Distances are relative to ``width``.
+    It is negative close to pending points ``n x d``, too: apart from noise, a candidate there would
+    repeat an outcome. Distances are relative to ``width``.
     """
 
     def __init__(
