@@ -64,7 +64,7 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 
 
 class PendingAtEdges(Acquisition):
-    """A variant of Ax's acquisition that keeps pending points just outside of a parameter constraint.
+    """A variant of Ax's acquisition that keeps pending points just beyond a parameter constraint.
 
     Ax drops pending points that rounding has moved beyond a constraint. But the best point is often
     on the boundary, and Ax would propose it again.

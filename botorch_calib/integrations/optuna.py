@@ -358,7 +358,7 @@ class SearchSpace:
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     def points(self) -> Tensor | None:
-        """All points ``n x d``; None if a parameter is continuous, or for over `MOST_POINTS` points.
+        """All points ``n x d``; None if a parameter is continuous, or for over `MOST_POINTS`.
 
         A search among all points avoids repeated points: different maxima might be rounded to the
         same point.

@@ -156,8 +156,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: See `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
-            value with probability ``level``. It keeps candidates near the data, and is ignored if no
-            certified candidate meets it.
+            value with probability ``level``. It keeps candidates near the data, and is ignored if
+            no certified candidate meets it.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: See `optimize_chance_constrained`.
         decisions: The decisions so far.

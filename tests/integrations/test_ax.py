@@ -492,12 +492,12 @@ def test_what_the_closed_form_can_express() -> None:
     ("objective", "constraints", "acquisition", "match"),
     [
         ("y", ["z <= 1"], LogExpectedImprovement, "ignores outcome constraints"),
-        ("y, z", [], DelayedThompsonSampling, "of one metric.*'y, z'"),
-        ("y", [], qLogNoisyExpectedHypervolumeImprovement, "there is one, 'y'"),
-        ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "of one metric"),
+        ("y, z", [], DelayedThompsonSampling, "for one metric.*'y, z'"),
+        ("y", [], qLogNoisyExpectedHypervolumeImprovement, "there is only 'y'"),
+        ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "for one metric"),
         ("y", [], LogCalibratedConstrainedExpectedImprovement, "needs outcome constraints"),
         ("y + z", [], LogCalibratedExpectedImprovement, r"the sum 'y \+ z'"),
-        ("y", ["z + w <= 1"], None, "reads but one of the metrics"),
+        ("y", ["z + w <= 1"], None, "uses only one of the metrics"),
         ("y", ["z <= 1.1 * baseline"], None, "attach_baseline"),
     ],
 )
