@@ -651,7 +651,7 @@ def test_another_version_of_ax_is_named(missing: str, monkeypatch: pytest.Monkey
     name = "botorch_calib.integrations.ax"
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, name)
-    match = rf"Ax 1.3 or a later one .*{missing}.* pip install botorch_calib\[ax\]"
+    match = rf"Ax 1.3, or a later version .*{missing}.* pip install botorch_calib\[ax\]"
     with pytest.raises(ImportError, match=match):
         importlib.import_module(name)
 

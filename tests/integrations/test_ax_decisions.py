@@ -289,7 +289,7 @@ def test_cards_and_recommendation_before_there_are_models() -> None:
         [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
     )
     assert "0 of 0 decisions" in cards[0].subtitle and len(cards[0].df) == 0
-    assert all("the initial trials come first" in card.subtitle for card in cards[1:])
+    assert all("run the initial trials first" in card.subtitle for card in cards[1:])
 
 
 def test_stored_and_loaded(tmp_path: Path, seeded: None) -> None:
