@@ -37,7 +37,7 @@ AT = np.array([-1.5, 0.2, 1.1, 3.0])
 
 
 def locbo_density(f: np.ndarray, slip: str | None = None) -> np.ndarray:
-    """LOCBO eq. 46 at ``f``, corrected but for one slip, which is as printed."""
+    """LOCBO eq. 46 at ``f``, with one slip as printed and all others corrected."""
     a = VARIANCE / (VARIANCE + NOISE)
     total, given_y = VARIANCE + NOISE, a * NOISE  # variances of y, and of f given y
     half_width = -norm.ppf(THRESHOLD / 2) * math.sqrt(total)

@@ -192,7 +192,7 @@ def test_mixed_study_that_is_saved_and_loaded(new_storage: NewStorage) -> None:
 
 @pytest.mark.parametrize(("strategy", "n_jobs"), mostly_slow([("ucb", 1), ("ts", 4)], [("ts", 4)]))
 def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int) -> None:
-    """Without the grid, what is rounded to a failed point is asked for over and over."""
+    """Without the grid, points that are rounded to a failed one are proposed repeatedly."""
 
     def objective(trial: Any) -> float:
         number = trial.suggest_int("number", 1, 4, log=True)
