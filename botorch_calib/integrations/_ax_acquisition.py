@@ -160,8 +160,7 @@ def check_acquisition(
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:
-        # Ax's transforms turn any constraint into a plain one. Ax 1.3 then keeps only the first
-        # metric.
+        # Ax's transforms make any constraint a plain one. Ax 1.3 then keeps only the first metric.
         plain = OutcomeConstraint.clone(constraint)
         rows = extract_outcome_constraints([plain], plain.metric_signatures)
         if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):

@@ -59,8 +59,7 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
     """Check the options of a calibrator class, and return them with default values.
 
     A `LocalizedConformal` without options gets ``alpha=0.2``. An invalid option raises an error
-    here. Otherwise it would fail only in a fit after the initial trials, or when the client writes
-    its file.
+    here, not only in a fit after the initial trials or when the client writes its file.
     """
     if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
         raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")

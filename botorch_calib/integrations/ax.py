@@ -184,8 +184,7 @@ def calibrated_model_config(
             `LocalizedConformal`). For other values, write a subclass that sets them.
 
     Raises:
-        InputDataError: If an argument is unknown, or an option of the calibrator is not a plain
-            value.
+        InputDataError: If an argument is unknown, or an option is not a plain value.
 
     Example:
         >>> config = calibrated_model_config(QuantileRecalibrator, step_decay=0.3)
@@ -425,8 +424,7 @@ def delay_aware_generation_strategy(
     ``spread_beyond`` of a `DelayStrategy`.
 
     Mark trials as *abandoned* if their points cannot be evaluated, or if they hang. The point of a
-    *failed* trial may be proposed again: without new observations, the next trial is at the same
-    point.
+    *failed* trial may be proposed again: without new observations, the next trial is there.
 
     Args:
         client: A client or an experiment with a configured optimisation.
@@ -439,8 +437,8 @@ def delay_aware_generation_strategy(
         struct: Ax's other settings, such as the number of initial trials, with the method
             ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, or ``"ts"`` for
-            `DelayedThompsonSampling`. The latter needs a kernel with random features, such as Ax's
-            default.
+            `DelayedThompsonSampling`. The latter needs a kernel with random features, as
+            Ax's own.
 
     Raises:
         InputDataError: If no optimisation is configured, or an argument is out of its range.

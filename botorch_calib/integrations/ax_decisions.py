@@ -404,8 +404,7 @@ def chance_constrained_generation_strategy(
         client: A client or an experiment, with constraints on one metric each.
         level: Probability, in (0, 1), with which all outcomes shall be within their limits.
         budget: See `ChanceConstraint`.
-        expansion_share: See `optimize_chance_constrained`; useful if there are few safe trials at
-            the start.
+        expansion_share: See `optimize_chance_constrained`; useful with few safe trials at first.
         model_config: Configuration of the models (default: Ax's own). A `calibrated_model_config`
             of a constrained metric needs ``denoise=False``, as limits are for observations.
         metric_configs: Other configurations for some metrics, by name.
@@ -416,8 +415,7 @@ def chance_constrained_generation_strategy(
     Raises:
         InputDataError: If there are no constraints, or an argument is malformed.
         UnsupportedError: If a constraint is on several metrics, a relative constraint has no
-            baseline yet, a constrained metric is denoised, or ``struct`` simplifies parameter
-            changes.
+            baseline yet, a constrained metric is denoised, or ``struct`` simplifies parameters.
 
     Example:
         >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])

@@ -360,8 +360,7 @@ class SearchSpace:
     def points(self) -> Tensor | None:
         """All points ``n x d``; None if a parameter is continuous, or for over `MOST_POINTS`.
 
-        A search among all points avoids repeated points: different maxima might be rounded to the
-        same point.
+        If a search were rounded, different maxima might become the same point.
         """
         values = [
             [self.held[name]] if name in self.held else _values(own)

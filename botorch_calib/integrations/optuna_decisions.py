@@ -101,8 +101,7 @@ class _CertifiedProposer(DelayAwareProposer):
             every = None if new[1] else self.space.points()
             if every is None:
                 return new
-            # A certified point that failed, or runs, is better than a new point that is not
-            # certified.
+            # A certified point that failed, or runs, is better than a new, uncertified one.
             known = best_certified(searched, margin, Place(None, every.to(bounds)))
             return known if known[1] else new
 
@@ -207,8 +206,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     ) -> tuple[dict[str, Any], Recommendation]:
         """Recommend parameters to stop at; returns them and the `Recommendation`.
 
-        The recommended point is in the unit cube, in Optuna's encoding. Values have the objective's
-        units.
+        The recommended point is in the unit cube of Optuna's encoding; values are the objective's.
 
         Args:
             study: A study with one objective.

@@ -95,8 +95,7 @@ class DelayAwareSampler(BoTorchSampler):
 
     If no parameter is continuous and there are at most 2048 points, the sampler compares all
     points. It repeats a point that failed, was pruned or is running only if there is no other. In
-    other spaces, a new point replaces a point that Optuna would round to the point of an earlier
-    trial.
+    other spaces, a new point replaces one that Optuna would round to an earlier trial's point.
 
     **Known noise.** The user attribute ``"Yvar"`` of a trial holds noise variances: a number for
     the objective, or a list for objectives and then constraints, which may be shorter. An outcome
@@ -399,8 +398,7 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     """Names of the constraints of the latest complete trial, in the first such trial's order.
 
     Earlier trials may have other constraints, if one was added to the study. Later trials must not
-    differ. Trials without constraints do not count, since nobody can set constraints after a trial
-    has ended.
+    differ. Trials without constraints do not count, since nobody can set them after the end.
     """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     names = [[*trial.constraints] for trial in complete if trial.constraints]

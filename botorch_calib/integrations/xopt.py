@@ -83,8 +83,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
         denoise, residuals, excess: See `CalibratedModel.from_history`.
 
     Raises:
-        InputDataError: If an argument is unknown, or an option of the calibrator is not a plain
-            value.
+        InputDataError: If an argument is unknown, or an option is not a plain value.
 
     Example:
         >>> constructor = CalibratedModelConstructor(calibrator_options={"alpha": 0.2})
@@ -148,9 +147,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     the disk before the candidate is returned. Processes that share a file wait for each other. The
     candidates of one process are pending in the others until their rows are added.
 
-    If an evaluation knows only that an outcome is above a bound, it returns the bound, and 1 under
-    the outcome's name with the suffix ``_beyond`` (-1 if it is below): see
-    `ChanceConstraint.observe`.
+    If an evaluation knows only that an outcome is above a bound, it returns the bound, and 1 (below:
+    -1) under the outcome's name with the suffix ``_beyond``: see `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
@@ -161,9 +159,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: See `optimize_chance_constrained`.
         decisions: The decisions so far.
-        books: Path of a file for the decisions, which the first decision creates (default: the name
-            of Xopt's ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a
-            file).
+        books: Path of a file for the decisions, which the first decision creates (default: Xopt's
+            ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
 
     Raises:
@@ -257,8 +254,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _keep_books_beside_dump(self) -> None:
         """Without ``books``, name them after the file that Xopt dumps to.
 
-        Xopt does not pass the name of this file to generators, so the method looks for Xopt among
-        its callers.
+        Xopt does not pass this name to generators, so the method looks for Xopt among its callers.
         """
         frame = sys._getframe()
         while self.books is None and frame.f_back is not None:
