@@ -1,6 +1,6 @@
-"""The documentation names everything public, and its examples and those of the README run.
+"""The documentation names everything public; its examples and the README's examples run.
 
-That the site builds without a warning is for ``make docs`` to say.
+``make docs`` checks that the site builds without a warning.
 """
 
 import importlib
@@ -49,7 +49,7 @@ EXTRAS = {
 PAGES = sorted(
     page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if python_blocks(page)
 )
-# Those that take longest and use what other tests run as well: `make docs` runs their examples.
+# The slowest pages, whose code other tests run as well. `make docs` runs their examples.
 LONG = ["getting_started.md", *EXTRAS]
 LONG += [f"guides/{name}.md" for name in ("acquisition", "decisions", "delays", "diagnosis")]
 
@@ -73,7 +73,7 @@ def documented() -> list[str]:
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str, documented: list[str]) -> None:
-    """Under this path or, for the same object, under another one."""
+    """A name is listed under its path, or the same object under another path."""
     path = f"botorch_calib.{module}".rstrip(".")
     entries = {name.rpartition(".")[2]: name for name in documented}
     missing = [
@@ -102,7 +102,7 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow  # `make docs` runs it
 def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
-    """In under ten lines, with worker processes; `tests/asynchronous` has it go on."""
+    """Under ten lines, with worker processes; `tests/asynchronous` tests how a run resumes."""
     page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
     script = page.partition("```{code-block} python\n")[2].partition("```")[0]
     assert len([line for line in script.splitlines() if line]) < 10
@@ -154,7 +154,7 @@ def test_spawned_processes_import_the_script_without_running_it(
 
 
 def test_workers_of_the_example_stay_where_its_log_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They import the script too, and would each go to a folder of their own."""
+    """Workers import the script too, and must not change to another folder."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.chdir(ROOT)
     names = runpy.run_path(str(ROOT / "examples" / "four_workers.py"), run_name="__mp_main__")
@@ -170,7 +170,7 @@ def test_picture_of_the_readme_is_current(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_readme_run() -> None:
-    """By themselves: they define their data."""
+    """They run without other code, since they define their data."""
     readme = ROOT / "README.md"
     assert len(python_blocks(readme)) == 2
     candidate = run_blocks(readme)["candidate"]

@@ -60,7 +60,7 @@ def test_every_entry_of_the_reference_has_an_example() -> None:
 
 @pytest.mark.parametrize("place", EXAMPLES)
 def test_example_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nothing but what the site shows in front of it."""
+    """An example runs after the code that the site shows before it."""
     for client, module in EXTRAS.items():
         if place.startswith((f"integrations/{client}", f"integrations/_{client}")):
             pytest.importorskip(module)

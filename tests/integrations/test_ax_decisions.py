@@ -1,4 +1,4 @@
-"""Certified trials in Ax: the candidates of the bare loop, and books that survive."""
+"""Certified trials in Ax: the candidates of the bare loop, and books that survive restarts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def gain(parameters: Any) -> float:
 
 
 def cost(parameters: Any) -> float:
-    """Within 1 in the lower left half, and rough enough to be taken for noisy."""
+    """At most 1 in the lower left half, and so rough that a model regards it as noisy."""
     a, b = parameters["a"], parameters["b"] / 10
     return a**2 + b + 0.03 * float(torch.tensor(57.0 * a + 71.0 * b).sin())
 
@@ -137,7 +137,7 @@ def play(
 
 
 def decision(client: Client, trial: int) -> dict[str, Any]:
-    """What is stored with a trial."""
+    """The row that is stored with a trial."""
     (run,) = client._experiment.trials[trial].generator_runs
     every: Any = run.candidate_metadata_by_arm_signature
     (found,) = every.values()
@@ -160,7 +160,7 @@ def account(client: Client) -> tuple[int, int, int]:
 
 
 def counted(client: Client, limit: float = 1.0) -> tuple[int, int, int]:
-    """Certified trials, violations among them and those that are out, from Ax's own tables."""
+    """Numbers of certified, violating and pending trials, from Ax's own tables."""
     data = client._experiment.lookup_data().df
     values = {row.trial_index: row.mean for row in data[data.metric_name == "z"].itertuples()}
     T = V = out = 0
@@ -192,7 +192,7 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model_like(other: Any, X: Tensor, Y: Tensor) -> SingleTaskGP:
-    """A model of BoTorch's on these data, with the hyperparameters of another."""
+    """BoTorch's model of these data, with the hyperparameters of another model."""
     bounds = torch.tensor([[0.0, 0.0], [1.0, 10.0]], dtype=torch.double)
     model = SingleTaskGP(
         X, Y, input_transform=Normalize(2, bounds=bounds), outcome_transform=Standardize(1)
@@ -202,7 +202,7 @@ def model_like(other: Any, X: Tensor, Y: Tensor) -> SingleTaskGP:
 
 
 def test_candidates_and_account_of_the_bare_loop(seeded: None) -> None:
-    """That carries its constraint, while Ax's is made anew for each trial."""
+    """The bare loop keeps one constraint. Ax builds a new one for each trial."""
     client = new_client()
     trials: Any = client._experiment.trials
     known = [trials[i].arm.parameters for i in range(NUM)]
@@ -242,7 +242,7 @@ def test_candidates_and_account_of_the_bare_loop(seeded: None) -> None:
 
 
 def test_whatever_becomes_of_a_trial() -> None:
-    """Completed, running, abandoned, failed, completed without its value, late; in one call."""
+    """Trials of one call end in all ways: completed, failed, abandoned, late, without a value."""
     client = new_client(budget=100.0)
     asked = [trial for _ in range(6) for trial in client.get_next_trials(max_trials=1)]
     done, running, abandoned, failed, empty, late = asked
@@ -270,7 +270,7 @@ def test_whatever_becomes_of_a_trial() -> None:
 
 @pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 def test_candidates_of_one_call_know_of_each_other() -> None:
-    """Each counts as a violation for the next, before there are trials of them."""
+    """Each counts as a violation for the next candidate, although it is not a trial yet."""
     client = new_client(budget=2.0)
     play(client, 1, lambda p: {"y": gain(p), "z": 0.0})
     asked = client.get_next_trials(max_trials=4)
@@ -292,7 +292,7 @@ def test_cards_and_recommendation_before_there_are_models() -> None:
         [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
     )
     assert "0 of 0 decisions" in cards[0].subtitle and len(cards[0].df) == 0
-    assert all("the initial trials come first" in card.subtitle for card in cards[1:])
+    assert all("run the initial trials first" in card.subtitle for card in cards[1:])
 
 
 def test_stored_and_loaded(tmp_path: Path, seeded: None) -> None:
@@ -316,7 +316,7 @@ def test_stored_and_loaded(tmp_path: Path, seeded: None) -> None:
 
 @pytest.mark.usefixtures("not_optimised")  # the first trials, which Ax chooses by itself
 def test_trials_without_rows_are_left_out() -> None:
-    """The books start then, and say so, once for each that was chosen by a model."""
+    """The books start with the next trial; a warning counts the trials that models chose."""
 
     def plain(client: Client, struct: Any) -> Any:
         return choose_generation_strategy(struct, model_config=ModelConfig(name="plain"))
@@ -340,7 +340,7 @@ def test_trials_without_rows_are_left_out() -> None:
 
 @contextmanager
 def said(message: str, category: type[Warning] = CalibrationWarning) -> Iterator[None]:
-    """As ``pytest.warns``, which would raise what Ax says of itself."""
+    """Like ``pytest.warns``, which would also raise Ax's own warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", category)
         yield
@@ -365,7 +365,7 @@ DISCRETE = (
     [(MIXED, ("a + 0.1*b <= 1.2",)), (DISCRETE, ())],
 )
 def test_spaces(parameters: Sequence[Any], constraint: Sequence[str]) -> None:
-    """What is proposed can be expressed, meets the constraints, and is certified as it is."""
+    """A proposed point is in the space, meets the constraints, and is certified as it is run."""
 
     def evaluate(p: Any) -> dict[str, float]:
         return {"y": gain(p), "z": cost(p) - 0.1 * (p.get("c") == "w")}
@@ -378,7 +378,7 @@ def test_spaces(parameters: Sequence[Any], constraint: Sequence[str]) -> None:
 
 
 def test_fixed_parameters_and_known_noise() -> None:
-    """Which reach the search, and the model."""
+    """They are used by the search and by the model."""
 
     def evaluate(p: Any) -> dict[str, tuple[float, float]]:
         return {"y": (gain(p), 0.01), "z": (cost(p), 0.02)}
@@ -393,7 +393,7 @@ def test_fixed_parameters_and_known_noise() -> None:
 
 
 def test_noise_that_is_known_of_some_trials() -> None:
-    """Ax has NaN for the others, which its own model refuses."""
+    """Ax has NaN for the other trials, and its own model rejects NaN."""
 
     def evaluate(p: Any) -> dict[str, tuple[float, float | None]]:
         known = p["a"] < 0.5
@@ -431,7 +431,7 @@ def test_infinite_values_are_left_out() -> None:
         assert len(values) == NUM + (name != "z") and values.isfinite().all()
     assert decision(client, following) is not None
     assert counted(client) == account(client) == (2, 1, 1)
-    # Ax stores NaN in its place, so that it counts as a value that has not come.
+    # Ax stores NaN in its place, which counts as a pending value.
     restored = Client._from_json_snapshot(client._to_json_snapshot())
     restored.get_next_trials(max_trials=1)
     T, V, out = account(restored)
@@ -439,7 +439,7 @@ def test_infinite_values_are_left_out() -> None:
 
 
 def test_constraints_relative_to_a_baseline() -> None:
-    """Judged by the limits that were in force when a trial was decided about."""
+    """A trial is judged by the limits at the time of its decision."""
     baseline = {"a": 0.5, "b": 5.0}
     client = new_client(constraints=("z <= 1.2 * baseline",), baseline=baseline)
     (trial,) = client.get_next_trials(max_trials=1)
@@ -498,7 +498,7 @@ def test_recommendation_and_cards() -> None:
 
 
 def test_the_note_of_a_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few of the points that are sampled are better than the one that is recommended."""
+    """Few of the sampled points are better than the recommended point."""
     spaces = [RangeParameterConfig(n, bounds=(0, 1), parameter_type="float") for n in "abcd"]
 
     def evaluate(p: Any) -> dict[str, float]:
@@ -522,7 +522,7 @@ def test_a_minimised_objective() -> None:
 
 
 def test_cards_that_borrow_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ax's card of the frontier exchanges the acquisition; if it fails, nobody restores it."""
+    """Ax's card of the frontier replaces the acquisition, and may fail to restore it."""
     client = new_client()
     play(client, 1)
     short = partial(optimize_with_nsgaii, population_size=20, max_gen=3)
@@ -547,7 +547,7 @@ def test_cards_that_borrow_the_generator(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 def test_trials_that_were_never_run() -> None:
-    """They are taken back, also once they are abandoned; those that were run are not."""
+    """They can be withdrawn, even if abandoned; trials that were run cannot."""
     client = new_client(budget=2.0)
     play(client, 1)
     for _ in range(4):  # looks, of which the budget allows three
@@ -585,7 +585,7 @@ def test_the_last_safe_parameters() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
 def test_spaces_that_change() -> None:
-    """Decisions in the former space count, trials keep to the present one."""
+    """Decisions in the former space count; new trials are in the current space."""
 
     def evaluate(p: Any) -> dict[str, float]:
         return {"y": gain(p), "z": cost(p) + 0.05 * ("uvwx".index(p["c"]))}
@@ -610,7 +610,7 @@ def test_spaces_that_change() -> None:
 
 
 def test_a_strategy_that_is_used_again() -> None:
-    """In a client with data it goes on with their own books; an empty one needs another."""
+    """In a client with data it continues with the client's books; an empty client needs another."""
     first = new_client()
     play(first, 1)
     strategy = first._generation_strategy
@@ -618,7 +618,7 @@ def test_a_strategy_that_is_used_again() -> None:
     client.configure_experiment([A, B], name="another")
     client.configure_optimization("y", outcome_constraints=["z <= 1"])
     client.set_generation_strategy(strategy)
-    with pytest.raises(DataRequiredError, match="an empty client a strategy of its own"):
+    with pytest.raises(DataRequiredError, match="an empty client a new strategy"):
         client.get_next_trials(max_trials=1)
     for i in range(NUM):
         parameters = {"a": i / NUM, "b": 10.0 * (5 * i % NUM) / NUM}
@@ -637,7 +637,7 @@ def in_batch(client: Client, num: int = 3, baseline: bool = False) -> BatchTrial
 
 
 def reported(batch: BatchTrial, *arms: int) -> None:
-    """The outcomes of some arms of a batch, attached as Ax has them."""
+    """The outcomes of some arms of a batch, attached as Ax stores them."""
     rows = [
         {"trial_index": batch.index, "arm_name": arm.name, "mean": y, "sem": math.nan}
         | {"metric_name": name, "metric_signature": name}
@@ -648,7 +648,7 @@ def reported(batch: BatchTrial, *arms: int) -> None:
 
 
 def test_batches() -> None:
-    """Each arm is a decision, with its own row and outcomes."""
+    """Each arm is a separate decision, with a row and outcomes."""
     client = new_client()
     play(client, 1)
     known = account(client)
@@ -668,7 +668,7 @@ def test_batches() -> None:
 
 @pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 def test_an_arm_that_is_chosen_twice_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first decision about it holds: for the others there may be no budget left."""
+    """The first decision about it counts, since the budget may not suffice for others."""
     client = new_client(budget=0.5)
     play(client, 1, lambda p: {"y": gain(p), "z": 0.0})
     original, chosen = MixedSpace.best, []
@@ -683,7 +683,7 @@ def test_an_arm_that_is_chosen_twice_is_run_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_baseline_in_each_batch() -> None:
-    """Of a limit relative to it Ax would take the value in one of the batches for all."""
+    """Ax would use the baseline's value in one batch for the limits in all batches."""
     baseline = {"a": 0.5, "b": 5.0}
     client = new_client(constraints=("z <= 1.2 * baseline",), baseline=baseline)
     play(client, 1)
@@ -717,7 +717,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("constraints", "options", "error", "match"),
         [
-            ((), {}, InputDataError, "states no constraints"),
+            ((), {}, InputDataError, "has no constraints"),
             (("w + z <= 1",), {}, UnsupportedError, "one metric each"),
             (("z <= 1.1 * baseline",), {}, UnsupportedError, "attach_baseline"),
             (("z <= 1",), {"level": 1.0}, InputDataError, "level"),

@@ -49,7 +49,7 @@ pytestmark = [
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[DelayedUpperConfidenceBound]:
-    """The acquisition functions that Ax makes, in the order in which they are."""
+    """The acquisition functions that Ax builds, in order."""
     found: list[DelayedUpperConfidenceBound] = []
     original = delayed.DelayedUpperConfidenceBound.__init__
 
@@ -88,7 +88,7 @@ def points(X: Tensor) -> set[tuple[float, ...]]:
 
 
 def test_what_is_pending(made: list[DelayedUpperConfidenceBound]) -> None:
-    """Trials that run, and abandoned ones; not those that failed."""
+    """Running and abandoned trials are pending; failed trials are not."""
     client = new_client()
     start(client)
     asked = client.get_next_trials(max_trials=3)
@@ -106,7 +106,7 @@ def test_what_is_pending(made: list[DelayedUpperConfidenceBound]) -> None:
 def test_a_failed_point_is_asked_again_and_an_abandoned_one_is_not(
     mark: str, is_repeated: bool
 ) -> None:
-    """So the documentation says, and which of the two to use."""
+    """The documentation says so, and which state to use."""
     client = new_client("hallucinate")
     start(client)
     asked = []
@@ -179,7 +179,7 @@ def test_trials_that_finish_out_of_order(
 
 
 def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each trial has a draw of its own, also in a run that is loaded."""
+    """Each trial has another draw, even in a loaded run."""
     seeds: list[int] = []
     original = thompson.draw_path
 
@@ -197,7 +197,7 @@ def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for num in range(1, 3):
         asked = client.get_next_trials(max_trials=2)
         assert len({tuple(parameters.values()) for parameters in asked.values()}) == 2
-        # Further pending points make further draws.
+        # A new pending point needs a new draw.
         assert len(set(seeds)) >= 2 * num
         for trial, parameters in asked.items():
             complete(client, trial, {"y": hill(parameters)})

@@ -1,4 +1,4 @@
-"""The recipe for BayBE, as it stands in its guide, in campaigns of BayBE."""
+"""The recipe of the guide to BayBE, in campaigns of BayBE."""
 
 from typing import Any
 
