@@ -31,6 +31,7 @@ from tests.integrations.test_optuna_decisions import (
     noise,
     space_of,
 )
+from tests.long_grids import mostly_slow
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -413,7 +414,7 @@ class TestGivenValues:
 
 class TestFailures:
     @pytest.mark.parametrize("is_grid", [False, True])
-    @pytest.mark.parametrize("failures", ["avoid", "ignore"])
+    @pytest.mark.parametrize("failures", mostly_slow(["avoid", "ignore"], ["avoid"]))
     def test_points_are_certified_after_failures(self, is_grid: bool, failures: str) -> None:
         """Away from failures at the limit only points far beyond it would be left."""
 
