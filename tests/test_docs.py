@@ -44,6 +44,10 @@ EXTRAS = {
     "guides/baybe.md": "baybe",
     "guides/optuna.md": "optuna_integration",
     "guides/xopt.md": "xopt",
+    "how_to/memory_limit.md": "optuna_integration",
+    "how_to/online_experiments.md": "ax",
+    "how_to/operate_a_machine.md": "xopt",
+    "how_to/plates.md": "baybe",
 }
 
 PAGES = sorted(
