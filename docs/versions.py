@@ -36,7 +36,7 @@ def oldest() -> dict[str, str]:
     described = project()
     extras = described["optional-dependencies"].values()
     asked = (re.match(r"([\w-]+)>=([\d.]+)$", d) for d in sum(extras, described["dependencies"]))
-    least = dict(match.groups() for match in asked if match)
+    least = {match[1]: match[2] for match in asked if match}
     return {
         "Python": described["requires-python"].removeprefix(">="),
         **{name: least.get(name, "") for name in PACKAGES},
