@@ -1,5 +1,6 @@
 """The page of versions. Where the tests have passed, `make versions` writes it anew."""
 
+import platform
 import re
 import tomllib
 from datetime import date
@@ -14,9 +15,9 @@ PACKAGES = ("torch", "gpytorch", "botorch", "ax-platform", "optuna-integration",
 _PAGE = """\
 # Versions
 
-All tests passed with the newest versions on {date}. Each night a workflow runs them with the
-newest releases and writes this page. The continuous integration also runs them with the oldest
-BoTorch and GPyTorch.
+On {date} all tests passed with the newest packages, under Python {python}. Each night a workflow
+runs the tests with the newest releases and writes this page. The continuous integration runs them
+with each Python from the oldest to the newest, and with the oldest BoTorch and GPyTorch.
 
 | | oldest | newest |
 |---|---|---|
@@ -58,7 +59,8 @@ def installed() -> dict[str, str]:
 def page(newest: dict[str, str], day: date) -> str:
     """The page, if the tests passed with these versions on that day."""
     rows = (f"| {name} | {least} | {newest[name]} |" for name, least in oldest().items())
-    return _PAGE.format(date=day, rows="\n".join(rows))
+    python = ".".join(platform.python_version_tuple()[:2])
+    return _PAGE.format(date=day, python=python, rows="\n".join(rows))
 
 
 if __name__ == "__main__":
