@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:A point is not certified"),
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
-    pytest.mark.filterwarnings("ignore:None of the .* lies in the box"),
+    pytest.mark.filterwarnings("ignore:None of the .* lies in `bounds`"),
     pytest.mark.filterwarnings("ignore:Trial 10 is not certified.*another 'n'"),
 ]
 
