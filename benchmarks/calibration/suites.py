@@ -57,6 +57,7 @@ UNDERSTATED_NOISE = Suite(
         primary=("recalibrated", "localized"),
         control="refit",
         baseline="plain",
+        largest="hartmann6",
         former=tuple(misspecified.FUNCTIONS),
     ),
     protocol="understated_noise",
