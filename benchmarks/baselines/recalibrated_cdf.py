@@ -16,8 +16,8 @@ from torch import Tensor
 from botorch_calib.calibration.base import Calibrator, check_residuals
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Of residuals: beyond it a probability rounds to 0 or 1 in double precision.
-MAX_WIDTH = 8.0
+# Of residuals: farther out, scikit-learn takes probabilities for 0 or 1.
+MAX_WIDTH = 7.0
 
 # Maps probabilities, increasing, and their shares to nodes in (0, 1) and values there.
 Regression = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

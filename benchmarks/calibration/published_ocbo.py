@@ -3,8 +3,8 @@
 * ``bo``: the plain process.
 * ``ocbo``: the package's `QuantileRecalibrator`, which replays the history one step ahead and
   states the objective.
-* ``ocbo_loo``: leave-one-out PITs of all outcomes, at the hyperparameters of the process of all data
-  in closed form, and isotonic regression. The distribution is of the observation.
+* ``ocbo_loo``: leave-one-out PITs of all outcomes, at the hyperparameters of the process of all
+  data in closed form, and isotonic regression. The distribution is of the observation.
 * ``ocbo_loo_trained``: the same, with hyperparameters fitted to each training part, as Algorithm 4
   says: N fits a step.
 * ``ocbo_series_trained``: the paper's table 4, whose splits are in time, each outcome forecast from

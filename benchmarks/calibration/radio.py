@@ -1,10 +1,10 @@
 """The radio network of the paper on LOCBO: who chooses one station's power and tilt in each round.
 
-Problems: ``text_1`` to ``text_4`` are the network of the paper's text, whose links all fade, with one
-to four draws of the fading in an outcome; ``script_1`` is the network of the published experiments,
-see `RadioCorridors`. Each seed places the ground users anew. After 50 uniform random points comes
-the start, where every station sends at full power and looks at the horizon. The largest capacity is
-not known: the optimal value is set to 0, so that regrets are minus capacities.
+Problems: ``text_1`` to ``text_4`` are the network of the paper's text, whose links all fade, with
+one to four draws of the fading in an outcome; ``script_1`` is the network of the published
+experiments, see `RadioCorridors`. Each seed places the ground users anew. After 50 uniform random
+points comes the start, where every station sends at full power and looks at the horizon. The
+largest capacity is not known: the optimal value is set to 0, so that regrets are minus capacities.
 
 The loop is the paper's, and its script's where the text is silent. Round ``t`` moves station
 ``(t - 1) mod 9`` of the incumbent, which is the point with the largest outcome among the start and
@@ -16,14 +16,14 @@ Settings are the paper's: ``l = 1/3`` in the unit cube, ``kappa = 2``, first ste
 model that chose it, before the next one is fitted; only the weighted quantile of ``cbo`` is taken
 anew in each round, over the residuals one step ahead. As in the paper, ``ocbo`` and
 ``ocbo_localized`` take the recalibrated distribution of outcomes for the distribution of the
-objective, while all others are denoised. For ``l = inf`` the kernel is the constant ``kappa``, which
-makes three steps of one.
+objective, while all others are denoised. For ``l = inf`` the kernel is the constant ``kappa``,
+which makes three steps of one.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from torch import Tensor
 from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal, proposal_samples
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Method, Oracle, Problem
+from benchmarks.framework.stored_results import FLAGS, REGRETS
 from benchmarks.framework.strategies import ACQUISITIONS, AcquisitionStrategy, RandomStrategy
 from benchmarks.framework.surrogates import Refitted
 from benchmarks.problems.radio import NUM_STATIONS, NUM_UAVS, RadioCorridors
@@ -58,6 +59,8 @@ ALPHA, LENGTHSCALE, KAPPA = 0.25, 1 / 3, 2.0
 STEP_SIZE, STEP_DECAY, REGULARIZATION = 5e-3, 5e-3, 1e-4
 # The published experiments have the last.
 FURTHER_LEVELS = (0.15, 0.35, 0.45)
+
+ARCHIVED = replace(REGRETS, extras={"covered": FLAGS}, others=None)
 
 
 # ------------------------------------------------------------ problems
@@ -242,9 +245,7 @@ def conformal(alpha: float, suffix: str = "") -> tuple[Method, ...]:
 
 def plain_and_recalibrated() -> tuple[Method, ...]:
     """The methods without a level."""
-    everywhere = partial(
-        QuantileRecalibrator, lengthscale=math.inf, step_size=STEP_SIZE, **STEPS
-    )
+    everywhere = partial(QuantileRecalibrator, lengthscale=math.inf, step_size=STEP_SIZE, **STEPS)
     return (
         station_method("ei"),
         station_method("ocbo", everywhere, denoise=False),

@@ -64,9 +64,9 @@ SCORES: dict[str, Score] = {
 def claim_verdict(found: Difference, margin: float) -> str:
     """What a difference, the better for being larger, says of the claim that it exceeds the margin.
 
-    ``reproduced`` if the interval lies above the margin and the test is significant, ``reversed`` if
-    both hold with the opposite sign, ``not reproduced`` if the interval lies below the margin; else
-    ``undecided``.
+    ``reproduced`` if the interval lies above the margin and the test is significant, ``reversed``
+    if both hold with the opposite sign, ``not reproduced`` if the interval lies below the margin;
+    else ``undecided``.
     """
     low, high = student_interval(found.values)
     significant = found.p < SIGNIFICANCE

@@ -166,6 +166,7 @@ RADIO_PUBLISHED = Suite(
         ),
     ),
     protocol="radio_published",
+    archive=radio.ARCHIVED,
 )
 
 RADIO_LEVELS = Suite(
@@ -182,6 +183,7 @@ RADIO_LEVELS = Suite(
         )
     ),
     protocol="radio_levels",
+    archive=radio.ARCHIVED,
 )
 
 # Conformal Bayesian optimization, on a function without noise.

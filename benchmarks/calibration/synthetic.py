@@ -1,13 +1,13 @@
 """The functions of the paper on OCBO, without noise, and its table 4.
 
 Functions are maximised after a change of sign. The acquisition function belongs to the problem: the
-upper confidence bound on Forrester's function, all three on the six-hump camel, expected improvement
-otherwise.
+upper confidence bound on Forrester's function, all three on the six-hump camel, expected
+improvement otherwise.
 
 * ``problems``: 3 initial points (5 in ten dimensions) and 25 evaluations. Hyperparameters have
   priors and are fitted at each of the first ten evaluations and every fifth one after. Initial
-  points are scrambled Sobol, but for Forrester's function, where they miss the basin of the optimum.
-  Last, Alpine over 100 evaluations, of the paper's appendix A.4.
+  points are scrambled Sobol, but for Forrester's function, where they miss the basin of the
+  optimum. Last, Alpine over 100 evaluations, of the paper's appendix A.4.
 * ``table_4``: Forrester's function from uniform points, with four kernels under expected
   improvement, with the linear kernel under two further acquisition functions, and with the Matern
   kernel from other designs. As in GPyOpt, which the paper uses, hyperparameters have no priors, the
@@ -237,7 +237,8 @@ class MostLikely(Refitted):
             input_transform=Normalize(X.shape[-1], bounds=bounds),
             outcome_transform=Standardize(1),
         )
-        # Without priors line searches often end early, which `fit_gpytorch_mll` takes for a failure.
+        # Without priors line searches often end early, which `fit_gpytorch_mll` takes for a
+        # failure.
         fit_gpytorch_mll_scipy(
             ExactMarginalLogLikelihood(gp.likelihood, gp), options={"maxiter": 100}
         )

@@ -1,12 +1,12 @@
 """Hyperparameters of an online topic model and of a small network, as the paper on OCBO tunes them.
 
 `TopicTask` stands for Online LDA on the 20 newsgroups, and `CnnTask` of room `delay`, a network on
-handwritten digits, for the networks on CIFAR-10 and SVHN. Each comes in three versions, which differ
-in the documents, or in the network's initial weights and the order of its data. As in the paper: 5
-initial points at random, 50 evaluations, expected improvement. A task's domain is a grid whose values
-are computed once (see `delay.value_tables`), so that the optimum is known; the acquisition function
-is evaluated at all choices that have not been tried. There is no noise: one training run decides a
-value for good.
+handwritten digits, for the networks on CIFAR-10 and SVHN. Each comes in three versions, which
+differ in the documents, or in the network's initial weights and the order of its data. As in the
+paper: 5 initial points at random, 50 evaluations, expected improvement. A task's domain is a grid
+whose values are computed once (see `delay.value_tables`), so that the optimum is known; the
+acquisition function is evaluated at all choices that have not been tried. There is no noise: one
+training run decides a value for good.
 """
 
 from __future__ import annotations

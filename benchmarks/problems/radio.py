@@ -62,12 +62,12 @@ class RadioCorridors(SyntheticTestFunction):
       the ground and ``28 + 22 log10 D + 20 log10 2`` dB in the air. Angles are in degrees as seen
       from the antenna, the azimuth from the middle of its sector; azimuths count counter-clockwise
       from the x-axis. Distances hold the difference of heights. There is no shadow fading.
-    * **Rate.** ``log2(1 + SINR)`` bit/s/Hz (eq. 43). The station with the largest mean power serves,
-      and all others interfere. The power of each link to the ground is multiplied by an
-      independent exponential variable of mean 1 (Rayleigh fading), and so is each link to a UAV
-      if these fade.
-    * **Objective.** ``uav_weight`` times the mean rate of the UAVs plus the rest times the mean rate
-      of the ground users (eq. 44), in expectation over the fading.
+    * **Rate.** ``log2(1 + SINR)`` bit/s/Hz (eq. 43). The station with the largest mean power
+      serves, and all others interfere. The power of each link to the ground is multiplied by an
+      independent exponential variable of mean 1 (Rayleigh fading), and so is each link to a UAV if
+      these fade.
+    * **Objective.** ``uav_weight`` times the mean rate of the UAVs plus the rest times the mean
+      rate of the ground users (eq. 44), in expectation over the fading.
     * **Observation.** The same, averaged over ``num_fading`` draws of the fading (eq. 45): noise
       whose variance depends on the inputs, is inversely proportional to ``num_fading`` and is not
       stated anywhere, so that ``noise_std`` is None.
@@ -76,11 +76,11 @@ class RadioCorridors(SyntheticTestFunction):
     10 and 120 metres from the site. UAVs stand in the middles of seven equal parts of their
     corridor. The objective is continuous, with kinks and plateaus; its largest value is not known.
 
-    The defaults are the paper's text: ``uav_weight=0.7`` (eq. 44), and all links fade. Its published
-    experiments have UAVs in line of sight (``uav_fading=False``), swap the weights
-    (``uav_weight=0.3``) and divide the sum of the UAVs' rates by 200 (``uav_divisor``), though there
-    are 28. Over uniform points, the noise of one draw has a root mean square of 0.18 bit/s/Hz by the
-    text and 0.16 as published: 0.22 and 0.23 standard deviations of the objective.
+    The defaults are the paper's text: ``uav_weight=0.7`` (eq. 44), and all links fade. Its
+    published experiments have UAVs in line of sight (``uav_fading=False``), swap the weights
+    (``uav_weight=0.3``) and divide the sum of the UAVs' rates by 200 (``uav_divisor``), though
+    there are 28. Over uniform points, the noise of one draw has a root mean square of 0.18 bit/s/Hz
+    by the text and 0.16 as published: 0.22 and 0.23 standard deviations of the objective.
 
     Args:
         num_fading: Number of draws of the fading in an observation.

@@ -1,0 +1,159 @@
+"""OCBO's Algorithm 4 against a literal form of it, and one small run of each method."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.isotonic import IsotonicRegression
+from torch import Tensor
+from torch.testing import assert_close
+
+from benchmarks.baselines import RecalibratedCdf
+from benchmarks.baselines.recalibrated_cdf import gaussian_process
+from benchmarks.calibration import synthetic
+from benchmarks.calibration.published_ocbo import (
+    Algorithm4Strategy,
+    ackley_problems,
+    compared,
+    compared_in_table_4,
+)
+from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.sequential import Problem, replicate
+from benchmarks.framework.surrogates import with_data
+
+TABLE_4 = {problem.name: problem for problem in synthetic.table_4()}
+METHODS = {method.name: method for method in compared_in_table_4()}
+NUM = 7
+
+
+def data(problem: Problem) -> tuple[Tensor, Tensor]:
+    X = problem.initial_design(NUM, 3)
+    return X, problem.build(0).observe(X)
+
+
+def literal_cdf(
+    strategy: Algorithm4Strategy, X: Tensor, Y: Tensor, x: Tensor, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values ``y`` at ``x``, ``at`` deviations from the mean, and there ``R(F(y))``.
+
+    By Algorithms 1 and 4: a loop over splits, and scikit-learn's regression. Probabilities are
+    those of ``-y``, which the paper minimises.
+    """
+    whole = strategy.update_gp(X, Y)
+
+    def stated(gp: Any, point: Tensor) -> tuple[float, float]:
+        with torch.no_grad():
+            posterior = gp.posterior(point, observation_noise=True)
+        return posterior.mean.item(), posterior.variance.sqrt().item()
+
+    pits = []
+    for i in range(1 if strategy.splits == "prequential" else 0, len(X)):
+        train = [j for j in range(len(X)) if (j != i if strategy.splits == "loo" else j < i)]
+        if strategy.trained:
+            bounds = strategy.problem.bounds_tensor()
+            gp = strategy.problem.surrogate(X[train], Y[train], bounds, 0, None)
+        else:
+            gp = with_data(whole, X[train], Y[train])
+        mean, deviation = stated(gp, X[i : i + 1])
+        # Farther out, scikit-learn takes probabilities for 0 or 1, where the regression ends.
+        z = np.clip((Y[i].item() - mean) / deviation, -7.0, 7.0)
+        pits.append(norm.cdf(-z))
+    shares = [np.mean(np.array(pits) <= p) for p in pits]
+    regression = IsotonicRegression().fit([0.0, *pits, 1.0], [0.0, *shares, 1.0])
+    mean, deviation = stated(whole, x)
+    y = mean + deviation * at
+    return y, 1.0 - regression.predict(norm.cdf(-y, loc=-mean, scale=deviation))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("splits", ["loo", "prequential"])
+def test_a_literal_algorithm_4(splits: str, trained: bool) -> None:
+    strategy = Algorithm4Strategy(
+        TABLE_4["rbf"], 0, calibrator=RecalibratedCdf, splits=splits, trained=trained
+    )
+    X, Y = data(strategy.problem)
+    x = torch.tensor([[0.61]], dtype=torch.double)
+    with without_expected_warnings():
+        y, expected = literal_cdf(strategy, X, Y, x, np.linspace(-4.0, 4.0, 41))
+        strategy.gp = None
+        posterior: Any = strategy.fit(X, Y).posterior(x)
+    found = torch.cat([posterior.cdf(torch.tensor([[value]]).double()) for value in y.tolist()])
+    assert len(np.unique(expected.round(3))) > 10
+    # Knots stay 1e-6 apart, in units of the deviation.
+    assert_close(found.detach().flatten().numpy(), expected, rtol=0.0, atol=1e-6)
+
+
+def test_the_side_of_an_improvement_keeps_its_share() -> None:
+    """``1 / N`` of the mass lies above the greatest residual, and none below the least."""
+    calibrator, z = RecalibratedCdf(), torch.tensor([0.4, -1.2, 0.4, 20.0], dtype=torch.double)
+    stated = calibrator.update(torch.zeros(4, 1, dtype=torch.double), z)
+    assert_close(stated.quantile(0.975), torch.full((4, 1), 1.959963984540054).double())
+    found = calibrator.predictive(torch.zeros(1, 1, dtype=torch.double))
+    shares = [found.cdf(torch.tensor(value).double()).item() for value in (-1.2, 0.4, 7.0)]
+    assert shares == pytest.approx([0.0, 0.25, 0.75], abs=1e-6)
+    calibrator.reset()
+    assert calibrator.num_updates == 0
+
+
+def test_a_gaussian_process_as_recalibrator_increases() -> None:
+    calibrator = RecalibratedCdf(gaussian_process)
+    z = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    calibrator.update(torch.zeros(40, 1, dtype=torch.double), 2.0 * z)
+    found = calibrator.predictive(torch.zeros(1, 1, dtype=torch.double))
+    grid = torch.linspace(-3.0, 3.0, 25, dtype=torch.double)
+    values = torch.cat([found.cdf(value) for value in grid]).flatten()
+    assert (values.diff() >= 0.0).all()
+    # Residuals are twice as wide as stated: 0.5 and 0.69 of them lie below 0 and 1.
+    assert_close(found.cdf(torch.tensor(0.0).double()).item(), 0.5, rtol=0.0, atol=0.1)
+    assert_close(found.cdf(torch.tensor(1.0).double()).item(), 0.69, rtol=0.0, atol=0.1)
+
+
+@pytest.mark.parametrize("row", ["linear", "linear_pi", "linear_ucb", "periodic"])
+def test_rows_of_table_4(row: str) -> None:
+    problem = replace(TABLE_4[row], num_evaluations=2)
+    with without_expected_warnings():
+        result = replicate(problem, METHODS["ocbo_loo"], 2000)
+    assert len(result.X) == 5 and len(result.extras["pit"]) == 2
+    assert all(0.0 <= x <= 1.0 for (x,) in result.X)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_table_4(name: str) -> None:
+    problem = replace(TABLE_4["matern"], num_evaluations=2)
+    with without_expected_warnings():
+        first, again = (replicate(problem, METHODS[name], 2000) for _ in range(2))
+    assert first.X == again.X and first.y == again.y
+    assert first.X[:3] == problem.initial_design(3, 2000).tolist()
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_the_example_of_locbo(index: int) -> None:
+    problem = replace(ackley_problems()[index], num_evaluations=1)
+    method = {method.name: method for method in compared()}["ocbo_loo"]
+    with without_expected_warnings():
+        result = replicate(problem, method, 2000)
+    assert len(result.X) == 6
+    assert (result.f == result.y) == problem.name.startswith("noise_free")
+    strategy = method.build(problem, 0)
+    X = problem.initial_design(5, 0)
+    with without_expected_warnings():
+        model: Any = strategy.fit(X, problem.build(0).observe(X))
+    raw = problem.name.endswith("raw")
+    assert_close(model.model.transform_inputs(X), X if raw else (X + 10.0) / 20.0)
+
+
+def test_designs() -> None:
+    bounds = ((-1.0, 3.0), (10.0, 11.0))
+    lower, upper = torch.tensor(bounds, dtype=torch.double).T
+    for design in (synthetic.latin_design, synthetic.random_design):
+        made = partial(design, 7, bounds=bounds)
+        X = (made(3) - lower) / (upper - lower)
+        assert ((X >= 0.0) & (X <= 1.0)).all() and not torch.equal(made(3), made(4))
+    parts = (7 * (synthetic.latin_design(7, 3, bounds=bounds) - lower) / (upper - lower)).floor()
+    assert torch.equal(parts.long().sort(dim=0).values, torch.arange(7)[:, None].expand(7, 2))
