@@ -265,7 +265,7 @@ def test_whatever_becomes_of_a_trial() -> None:
     assert len(models["z"].train_targets) == len(models["y"].train_targets) + 1
 
 
-@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 def test_candidates_of_one_call_know_of_each_other() -> None:
     """Each counts as a violation for the next, before there are trials of them."""
     client = new_client(budget=2.0)
@@ -508,7 +508,7 @@ def test_the_note_of_a_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
     client = new_client(spaces, ["z <= 2"], evaluate)
     monkeypatch.setattr(_mixed_search, "_POOL", 8)
     _, stated = recommendation(client)
-    assert "the limits of 'z' stand in the way" in stated.note
+    assert "the limits of 'z' exclude them" in stated.note
 
 
 def test_a_minimised_objective() -> None:
@@ -544,7 +544,7 @@ def test_cards_that_borrow_the_generator(monkeypatch: pytest.MonkeyPatch) -> Non
     assert counted(client) == account(client) and account(client)[0] == 3
 
 
-@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 def test_trials_that_were_never_run() -> None:
     """They are taken back, also once they are abandoned; those that were run are not."""
     client = new_client(budget=2.0)
@@ -664,7 +664,7 @@ def test_batches() -> None:
     assert account(restored) == account(client)
 
 
-@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 def test_an_arm_that_is_chosen_twice_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first decision about it holds: for the others there may be no budget left."""
     client = new_client(budget=0.5)
