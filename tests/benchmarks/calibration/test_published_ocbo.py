@@ -26,6 +26,7 @@ from benchmarks.calibration.published_ocbo import (
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate
 from benchmarks.framework.surrogates import with_data
+from benchmarks.suites import SUITES
 
 TABLE_4 = {problem.name: problem for problem in synthetic.table_4()}
 METHODS = {method.name: method for method in compared_in_table_4()}
@@ -143,6 +144,26 @@ def test_the_example_of_locbo(name: str) -> None:
         model: Any = strategy.fit(X, problem.build(0).observe(X))
     raw = name.endswith("raw")
     assert_close(model.model.transform_inputs(X), X if raw else (X + 10.0) / 20.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("ocbo_loo_misspecified", "branin_student_t"),
+        ("ocbo_loo_synthetic", "six_hump_camel_pi"),
+        ("ocbo_loo_synthetic", "forrester"),
+    ],
+)
+def test_other_suites(name: str, problem: str) -> None:
+    suite = SUITES[name]
+    (shortened,) = (replace(p, num_evaluations=1) for p in suite.problems if p.name == problem)
+    (method,) = (method for method in suite.methods if method.name == "ocbo_loo")
+    with without_expected_warnings():
+        result = suite.replicate(shortened, method, 2000)
+    assert len(result.y) == shortened.num_initial + 1 and len(result.extras["covered"]) == 1
+    strategy: Any = method.build(shortened, 2000)
+    assert strategy.acquisition == getattr(shortened, "acquisition", "ei")
+    assert strategy.incumbent == ("mean" if name == "ocbo_loo_misspecified" else "outcome")
 
 
 def test_the_design_of_table_4() -> None:
