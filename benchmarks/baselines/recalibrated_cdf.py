@@ -61,6 +61,7 @@ class RecalibratedCdf(Calibrator):
     """
 
     max_width = MAX_WIDTH
+    residuals: Tensor
     knots: Tensor
     masses: Tensor
 
