@@ -237,6 +237,9 @@ class MostLikely(Refitted):
             input_transform=Normalize(X.shape[-1], bounds=bounds),
             outcome_transform=Standardize(1),
         )
+        # GPy's start.
+        for name, _ in gp.covar_module.named_parameters():
+            gp.covar_module.initialize(**{name.replace("raw_", ""): 1.0})
         # Without priors line searches often end early, which `fit_gpytorch_mll` takes for a
         # failure.
         fit_gpytorch_mll_scipy(

@@ -129,6 +129,28 @@ def test_runs_of_table_4(row: str, name: str) -> None:
     assert result.f == result.y and len(result.extras["pit"]) == 1
 
 
+def test_the_search_of_gpyopt() -> None:
+    """The plain process states the observation, and improves by a little on its best mean."""
+    strategy: Any = METHODS["bo"].build(TABLE_4["linear"], 0)
+    X, Y = data(strategy.problem)
+    found: list[Any] = []
+    strategy.maximise = found.append
+    with without_expected_warnings():
+        model: Any = strategy.fit(X, Y)
+    for strategy.acquisition in ("ei", "ucb"):
+        strategy.propose(model, X, Y)
+    x = torch.tensor([[0.61]], dtype=torch.double)
+    with torch.no_grad():
+        posterior = strategy.gp.posterior(x, observation_noise=True)
+        best = strategy.gp.posterior(X).mean.max() + 0.01 * Y.std()
+        values = [acquisition(x) for acquisition in found]
+    deviation = posterior.variance.sqrt()
+    u = ((posterior.mean - best) / deviation).item()
+    expected = (deviation * (u * norm.cdf(u) + norm.pdf(u))).log()
+    assert_close(values[0], expected[0], rtol=1e-6, atol=0.0)
+    assert_close(values[1], (posterior.mean + 2.0 * deviation)[0], rtol=1e-6, atol=0.0)
+
+
 @pytest.mark.parametrize("name", ["heteroscedastic_raw", "noise_free_default"])
 def test_the_example_of_locbo(name: str) -> None:
     (problem,) = (problem for problem in ackley_problems() if problem.name == name)
