@@ -9,6 +9,7 @@ from benchmarks.calibration import (
     conformal,
     methods,
     misspecified,
+    noise_free,
     published_ocbo,
     radio,
     remedies,
@@ -22,6 +23,7 @@ from benchmarks.calibration.area_report import AreaReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.radio_report import RadioReport
+from benchmarks.calibration.tail_report import TailReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
 from benchmarks.framework.suite import Suite
@@ -186,6 +188,22 @@ RADIO_LEVELS = Suite(
     archive=radio.ARCHIVED,
 )
 
+# Calibration beyond good values alone, without noise.
+TAIL_ONLY = Suite(
+    name="tail_only",
+    problems=noise_free.problems(),
+    methods=noise_free.methods(),
+    baseline="plain",
+    seeds=range(10000, 10040),
+    replicate=noise_free.replicate,
+    report=TailReport(
+        subject="tail_only",
+        families={"primary": ("plain", "whole"), "secondary": ("locbo", "ocbo")},
+        groups=noise_free.names_by_group(),
+    ),
+    protocol="tail_only",
+)
+
 # Conformal Bayesian optimization, on a function without noise.
 CONFORMAL = Suite(
     name="conformal",
@@ -217,6 +235,7 @@ SUITES = (
     OCBO_LOO_ACKLEY,
     RADIO_PUBLISHED,
     RADIO_LEVELS,
+    TAIL_ONLY,
     CONFORMAL,
     SMOKE,
 )

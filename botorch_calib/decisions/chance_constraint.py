@@ -482,12 +482,13 @@ class ChanceConstraint(DecisionAccount):
                     "inputs of this model."
                 ) from error
 
-    def _whole(self, point: list[float]) -> list[float]:
-        """A decision with the column of the output task, which callers may leave out."""
+    def _whole(self, points: Iterable[list[float]]) -> list[list[float]]:
+        """Decisions with the column of the output task, which callers may leave out."""
         observed = observed_process(self.model)
         if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
-            return point
-        return with_task_feature(observed, torch.tensor(point, dtype=torch.double)).tolist()
+            return [*points]
+        tensors = (torch.tensor(point, dtype=torch.double) for point in points)
+        return [with_task_feature(observed, point).tolist() for point in tensors]
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
@@ -565,7 +566,7 @@ class ChanceConstraint(DecisionAccount):
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
         for row in reversed([*self._first_rows, *self._rows]):
             if is_outside(self.limits, row["outcomes"], row.get("beyond", {})) is False:
-                whole = like.new_tensor([self._whole(row["point"])])
+                whole = like.new_tensor(self._whole([row["point"]]))
                 if self._contexts is not None or in_output_task(observed, whole).all():
                     return like.new_tensor([row["point"]])
         return None
@@ -644,7 +645,7 @@ class ChanceConstraint(DecisionAccount):
         sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        points = [*map(self._whole, decisions.tolist())]
+        points = self._whole(decisions.tolist())
         rows = [*self._first_rows, *self._rows]
         fresh = self._data_of_no_row(rows)
         signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
@@ -717,7 +718,7 @@ class ChanceConstraint(DecisionAccount):
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return
-        points, rows = [*map(self._whole, X.tolist())], self._rows
+        points, rows = self._whole(X.tolist()), self._rows
         own, withdrawn = self._decided_points(rows, points), set()
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
@@ -761,7 +762,7 @@ class ChanceConstraint(DecisionAccount):
 
     def _decided_points(self, rows: list[Row], given: Sequence[list[float]]) -> DecidedPoints:
         """The points of rows, to be matched with the ``given`` points."""
-        points = [self._whole(row["point"]) for row in rows]
+        points = self._whole(row["point"] for row in rows)
         known = [inputs.tolist() for inputs in self.known_decisions()]
         data = [x for x in sum(known, []) or [*points, *given] if len(x) == len(given[0])]
         table = torch.tensor(data, dtype=torch.double)
@@ -775,7 +776,7 @@ class ChanceConstraint(DecisionAccount):
         With ``is_out_counted``, the last datum at the point of a pending decision is taken to be
         the outcome of that decision.
         """
-        data = {}
+        data, points = {}, self._whole(row["point"] for row in rows)
         for name, model in self.models.items():
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
@@ -783,11 +784,13 @@ class ChanceConstraint(DecisionAccount):
             # Exact values first: a bound matches any value beyond it, and a pending outcome
             # matches every value.
             found = [
-                (row["outcomes"].get(name), row.get("beyond", {}).get(name, 0), row) for row in rows
+                (point, row["outcomes"].get(name), row.get("beyond", {}).get(name, 0))
+                for point, row in zip(points, rows, strict=True)
+                if row["outcomes"].get(name) is not None
+                or (is_out_counted and name in row["outcomes"])
             ]
-            for y, side, row in sorted(found, key=lambda each: (each[0] is None, each[1] != 0)):
-                if y is not None or (is_out_counted and name in row["outcomes"]):
-                    data[name].take(self._whole(row["point"]), y, rounded=True, side=side)
+            found.sort(key=lambda each: (each[1] is None, each[2] != 0))
+            data[name].take_all(found)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:

@@ -628,7 +628,7 @@ def test_malformed_rows_are_named() -> None:
         with pytest.raises(InputDataError, match=strange):
             ChanceConstraint(make_gp(), rows=[first, second | {"point": point}], **WIDE)
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
-    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 3"):
+    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.*got 3"):
         tested.with_model(wide)
 
 

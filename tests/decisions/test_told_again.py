@@ -140,7 +140,9 @@ def test_calibrated_models_leave_out_what_they_have() -> None:
             model.observe(X[told], Y[told])
         assert model.calibrator.num_updates == 1 and len(model.train_targets) == 11
     refitted = model.with_model(fitted(X, Y))
-    with pytest.warns(CalibrationWarning, match="Call `observe` with new ones alone, then refit"):
+    with pytest.warns(
+        CalibrationWarning, match="Call `observe` with new observations only, then refit"
+    ):
         refitted.observe(X[11:], Y[11:])
     refitted.observe(X[11:], Y[11:] + 0.1)  # measured again
     assert model.calibrator.num_updates == 2

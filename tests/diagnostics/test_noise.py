@@ -381,7 +381,7 @@ def batched() -> SingleTaskGP:
 
 
 UNSUPPORTED: dict[str, Callable[[], Any]] = {
-    "no exact GP": make_variational,
+    "not an exact GP": make_variational,
     "take one of its `models`": lambda: ModelListGP(make_gp(), make_gp()),
     "batch of models: fit a single model": batched,
     "`model` must be a BoTorch model.*got Tensor": lambda: torch.zeros(3),
