@@ -1,0 +1,218 @@
+"""The time of a certified trial in each client, relative to the client's own search under a limit.
+
+Both work on one problem with a continuous parameter, an integer and a category (in BayBE, which has
+no other spaces for the recommender, 693 candidates), a gain to be maximised and a noisy loss of at
+most 1. After 16 random trials both choose their own ones, in turn, in one thread. A trial is what
+the client does to suggest, evaluate and report it. Its processor time is a median over the seven
+trials around the 20th, the 40th and the 60th. BayBE's own search has no limits on outcomes: it is
+that of the Pareto front of gain and loss.
+
+python -m benchmarks.studies.client_trials
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from botorch.utils.sampling import manual_seed
+
+from benchmarks.framework.markdown import table
+from benchmarks.studies.command_line import run_study
+
+SEEDS = range(33000, 33003)
+COMMAND = "python -m benchmarks.studies.client_trials"
+NUM_INITIAL, AROUND, REACH = 16, (20, 40, 60), 3
+CATEGORIES, COUNTS = ("u", "v", "w"), range(11)
+LIMIT, NOISE = 1.0, 0.1
+
+Trial = Callable[[], object]
+
+
+def outcomes(parameters: Mapping[str, Any]) -> tuple[float, float]:
+    """The gain, and the loss with noise."""
+    a, b, is_last = parameters["a"], parameters["b"] / 10, parameters["c"] in ("w", 2)
+    loss = a**2 + b + 0.2 * math.sin(6 * a) + 0.1 * is_last
+    return float(a + 2 * b + 0.3 * is_last), float(loss + NOISE * torch.randn(()))
+
+
+def in_ax(seed: int, is_ours: bool) -> Trial:
+    from ax.api.client import Client
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+    from ax.api.utils.structs import GenerationStrategyDispatchStruct
+
+    from botorch_calib.integrations.ax_decisions import chance_constrained_generation_strategy
+
+    client = Client(random_seed=seed)
+    client.configure_experiment(
+        [
+            RangeParameterConfig("a", bounds=(0, 1), parameter_type="float"),
+            RangeParameterConfig("b", bounds=(0, 10), parameter_type="int"),
+            ChoiceParameterConfig("c", [*CATEGORIES], "str", is_ordered=False),
+        ]
+    )
+    client.configure_optimization("gain", outcome_constraints=[f"loss <= {LIMIT}"])
+    struct = GenerationStrategyDispatchStruct(
+        method="custom" if is_ours else "fast",
+        initialization_budget=NUM_INITIAL,
+        initialization_random_seed=seed,
+    )
+    client.set_generation_strategy(
+        chance_constrained_generation_strategy(client, struct=struct)
+        if is_ours
+        else choose_generation_strategy(struct)
+    )
+
+    def trial() -> None:
+        for index, parameters in client.get_next_trials(max_trials=1).items():
+            gain, loss = outcomes(parameters)
+            client.complete_trial(index, {"gain": gain, "loss": loss})
+
+    return trial
+
+
+def in_optuna(seed: int, is_ours: bool) -> Trial:
+    import optuna
+
+    from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = ChanceConstrainedSampler if is_ours else optuna.samplers.GPSampler
+    study = optuna.create_study(
+        direction="maximize", sampler=sampler(seed=seed, n_startup_trials=NUM_INITIAL)
+    )
+
+    def evaluate(trial: optuna.Trial) -> float:
+        parameters = {
+            "a": trial.suggest_float("a", 0.0, 1.0),
+            "b": trial.suggest_int("b", 0, 10),
+            "c": trial.suggest_categorical("c", CATEGORIES),
+        }
+        gain, loss = outcomes(parameters)
+        trial.set_constraint("loss", loss - LIMIT)
+        return gain
+
+    return lambda: study.optimize(evaluate, n_trials=1)
+
+
+def in_xopt(seed: int, is_ours: bool, is_noise_given: bool = False) -> Trial:
+    from xopt import VOCS, Evaluator, Xopt
+    from xopt.generators.bayesian import ExpectedImprovementGenerator
+
+    from botorch_calib.integrations.xopt import ChanceConstrainedGenerator
+
+    vocs = VOCS(
+        variables={"a": [0.0, 1.0], "b": {*map(float, COUNTS)}, "c": {0.0, 1.0, 2.0}},
+        objectives={"gain": "MAXIMIZE"},
+        constraints={"loss": ["LESS_THAN", LIMIT]},
+    )
+
+    def evaluate(parameters: Mapping[str, float]) -> dict[str, float]:
+        gain, loss = outcomes(parameters)
+        known = {"gain_var": 1e-4, "loss_var": NOISE**2} if is_noise_given else {}
+        return {"gain": gain, "loss": loss, **known}
+
+    generator = ChanceConstrainedGenerator if is_ours else ExpectedImprovementGenerator
+    run = Xopt(generator=generator(vocs=vocs), evaluator=Evaluator(function=evaluate))
+    left = iter(range(NUM_INITIAL))
+
+    def trial() -> None:
+        number = next(left, None)
+        if number is None:
+            run.step()
+        else:
+            run.random_evaluate(1, seed=seed + number)
+
+    return trial
+
+
+def in_baybe(seed: int, is_ours: bool) -> Trial:
+    from baybe import Campaign
+    from baybe.objectives import ParetoObjective
+    from baybe.parameters import CategoricalParameter, NumericalDiscreteParameter
+    from baybe.recommenders import BotorchRecommender, TwoPhaseMetaRecommender
+    from baybe.searchspace import SearchSpace
+    from baybe.targets import NumericalTarget
+
+    from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
+
+    space = SearchSpace.from_product(
+        [
+            NumericalDiscreteParameter("a", [i / 20 for i in range(21)]),
+            NumericalDiscreteParameter("b", COUNTS),
+            CategoricalParameter("c", CATEGORIES),
+        ]
+    )
+    targets = ParetoObjective([NumericalTarget("gain"), NumericalTarget("loss", minimize=True)])
+    own = ChanceConstrainedRecommender(limits={"loss": (None, LIMIT)})
+    recommender = own if is_ours else BotorchRecommender()
+    phases = TwoPhaseMetaRecommender(recommender=recommender, switch_after=NUM_INITIAL)
+    campaign = Campaign(space, targets, phases, allow_recommending_already_recommended=True)
+
+    def trial() -> None:
+        rows = campaign.recommend(1)
+        rows["gain"], rows["loss"] = zip(*map(outcomes, rows.to_dict("records")), strict=True)
+        campaign.add_measurements(rows)
+
+    return trial
+
+
+CLIENTS: dict[str, Callable[[int, bool], Trial]] = {
+    "Ax": in_ax,
+    "Optuna": in_optuna,
+    "Xopt, noise fitted": in_xopt,
+    "Xopt, noise given": lambda seed, is_ours: in_xopt(seed, is_ours, is_noise_given=True),
+    "BayBE": in_baybe,
+}
+
+
+def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
+    """The processor seconds of each trial after the random ones, by our search and the client's."""
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), manual_seed(seed):
+        warnings.simplefilter("ignore")
+        trials = [CLIENTS[cell["client"]](seed, is_ours) for is_ours in (True, False)]
+        spent: tuple[list[float], list[float]] = ([], [])
+        for _ in range(max(AROUND) + REACH):
+            for trial, seconds in zip(trials, spent, strict=True):
+                start = time.process_time()
+                trial()
+                seconds.append(round(time.process_time() - start, 4))
+    return {"ours": spent[0][NUM_INITIAL:], "own": spent[1][NUM_INITIAL:]}
+
+
+def report(runs: list[dict[str, Any]]) -> str:
+    """Medians over trials and seeds, and their ratio with the least and the greatest of a seed."""
+    rows = []
+    for client in CLIENTS:
+        own = [each for each in runs if each["client"] == client]
+        for num in AROUND:
+            first = num - NUM_INITIAL - REACH - 1
+            part = slice(first, first + 2 * REACH + 1)
+            ours, theirs = ([each[name][part] for each in own] for name in ("ours", "own"))
+            seconds = [median(t for of_seed in by for t in of_seed) for by in (ours, theirs)]
+            ratios = sorted(median(x) / median(y) for x, y in zip(ours, theirs, strict=True))
+            ratio = f"{seconds[0] / seconds[1]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            rows.append([client, str(num), *(f"{each:.2f}" for each in seconds), ratio])
+    lines = ["# The time of a trial under a limit", "", f"Reproduce with `{COMMAND}`.", ""]
+    lines += [f"Seconds of one processor; medians over {len({r['seed'] for r in runs})} seeds.", ""]
+    columns = ["client", "trials so far", "ours", "its own", "ratio, and its range over seeds"]
+    return "\n".join([*lines, *table(columns, rows), ""])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is missing and write the table."""
+    cells = [{"client": client} for client in CLIENTS]
+    return run_study(COMMAND, __doc__, SEEDS, cells, run, report, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
