@@ -1,11 +1,11 @@
 """The time of a certified trial in each client, relative to the client's own search under a limit.
 
-Both work on one problem with a continuous parameter, an integer and a category (in BayBE, which has
-no other spaces for the recommender, 693 candidates), a gain to be maximised and a noisy loss of at
-most 1. After 16 random trials both choose their own ones, in turn, in one thread. A trial is what
-the client does to suggest, evaluate and report it. Its processor time is a median over the seven
-trials around the 20th, the 40th and the 60th. BayBE's own search has no limits on outcomes: it is
-that of the Pareto front of gain and loss.
+Both work on one problem with a parameter in steps of 0.05, an integer and a category, a gain to be
+maximised and a noisy loss of at most 1. The 18th to the 22nd, the 38th to the 42nd and the 58th to
+the 62nd trial are chosen, by both in turn, in one thread; all others are given at random, the same
+for both. A trial is what the client does to suggest, evaluate and report it, and its processor time
+a median over five. BayBE's own search has no limits on outcomes: it is that of the Pareto front of
+gain and loss, among 693 candidates. In other clients the first parameter is continuous.
 
 python -m benchmarks.studies.client_trials
 """
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import pandas as pd
 import torch
 from botorch.utils.sampling import manual_seed
 
@@ -29,14 +30,16 @@ from benchmarks.studies.command_line import run_study
 
 SEEDS = range(33000, 33003)
 COMMAND = "python -m benchmarks.studies.client_trials"
-NUM_INITIAL, AROUND, REACH = 16, (20, 40, 60), 3
+AROUND, REACH = (20, 40, 60), 2
 CATEGORIES, COUNTS = ("u", "v", "w"), range(11)
 LIMIT, NOISE = 1.0, 0.1
 
-Trial = Callable[[], object]
+Parameters = Mapping[str, Any]
+#: A trial at the given parameters, or at chosen ones.
+Trial = Callable[[Parameters | None], object]
 
 
-def outcomes(parameters: Mapping[str, Any]) -> tuple[float, float]:
+def outcomes(parameters: Parameters) -> tuple[float, float]:
     """The gain, and the loss with noise."""
     a, b, is_last = parameters["a"], parameters["b"] / 10, parameters["c"] in ("w", 2)
     loss = a**2 + b + 0.2 * math.sin(6 * a) + 0.1 * is_last
@@ -62,8 +65,9 @@ def in_ax(seed: int, is_ours: bool) -> Trial:
     client.configure_optimization("gain", outcome_constraints=[f"loss <= {LIMIT}"])
     struct = GenerationStrategyDispatchStruct(
         method="custom" if is_ours else "fast",
-        initialization_budget=NUM_INITIAL,
-        initialization_random_seed=seed,
+        initialization_budget=2,
+        use_existing_trials_for_initialization=True,
+        initialize_with_center=False,
     )
     client.set_generation_strategy(
         chance_constrained_generation_strategy(client, struct=struct)
@@ -71,10 +75,13 @@ def in_ax(seed: int, is_ours: bool) -> Trial:
         else choose_generation_strategy(struct)
     )
 
-    def trial() -> None:
-        for index, parameters in client.get_next_trials(max_trials=1).items():
-            gain, loss = outcomes(parameters)
-            client.complete_trial(index, {"gain": gain, "loss": loss})
+    def trial(given: Parameters | None) -> None:
+        if given is None:
+            ((index, parameters),) = client.get_next_trials(max_trials=1).items()
+        else:
+            index, parameters = client.attach_trial({**given}), given
+        gain, loss = outcomes(parameters)
+        client.complete_trial(index, {"gain": gain, "loss": loss})
 
     return trial
 
@@ -86,21 +93,32 @@ def in_optuna(seed: int, is_ours: bool) -> Trial:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = ChanceConstrainedSampler if is_ours else optuna.samplers.GPSampler
-    study = optuna.create_study(
-        direction="maximize", sampler=sampler(seed=seed, n_startup_trials=NUM_INITIAL)
-    )
+    study = optuna.create_study(direction="maximize", sampler=sampler(seed=seed))
 
-    def evaluate(trial: optuna.Trial) -> float:
-        parameters = {
-            "a": trial.suggest_float("a", 0.0, 1.0),
-            "b": trial.suggest_int("b", 0, 10),
-            "c": trial.suggest_categorical("c", CATEGORIES),
-        }
-        gain, loss = outcomes(parameters)
-        trial.set_constraint("loss", loss - LIMIT)
-        return gain
+    space: dict[str, Any] = {
+        "a": optuna.distributions.FloatDistribution(0.0, 1.0),
+        "b": optuna.distributions.IntDistribution(0, 10),
+        "c": optuna.distributions.CategoricalDistribution(CATEGORIES),
+    }
 
-    return lambda: study.optimize(evaluate, n_trials=1)
+    def trial(given: Parameters | None) -> None:
+        if given is None:
+            chosen = study.ask(space)
+            gain, loss = outcomes(chosen.params)
+            chosen.set_constraint("loss", loss - LIMIT)
+            study.tell(chosen, gain)
+        else:
+            gain, loss = outcomes(given)
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params={**given},
+                    distributions=space,
+                    value=gain,
+                    constraints={"loss": loss - LIMIT},
+                )
+            )
+
+    return trial
 
 
 def in_xopt(seed: int, is_ours: bool, is_noise_given: bool = False) -> Trial:
@@ -115,21 +133,19 @@ def in_xopt(seed: int, is_ours: bool, is_noise_given: bool = False) -> Trial:
         constraints={"loss": ["LESS_THAN", LIMIT]},
     )
 
-    def evaluate(parameters: Mapping[str, float]) -> dict[str, float]:
+    def evaluate(parameters: Parameters) -> dict[str, float]:
         gain, loss = outcomes(parameters)
         known = {"gain_var": 1e-4, "loss_var": NOISE**2} if is_noise_given else {}
         return {"gain": gain, "loss": loss, **known}
 
     generator = ChanceConstrainedGenerator if is_ours else ExpectedImprovementGenerator
     run = Xopt(generator=generator(vocs=vocs), evaluator=Evaluator(function=evaluate))
-    left = iter(range(NUM_INITIAL))
 
-    def trial() -> None:
-        number = next(left, None)
-        if number is None:
+    def trial(given: Parameters | None) -> None:
+        if given is None:
             run.step()
         else:
-            run.random_evaluate(1, seed=seed + number)
+            run.evaluate_data({**given, "c": float(CATEGORIES.index(given["c"]))})
 
     return trial
 
@@ -138,7 +154,7 @@ def in_baybe(seed: int, is_ours: bool) -> Trial:
     from baybe import Campaign
     from baybe.objectives import ParetoObjective
     from baybe.parameters import CategoricalParameter, NumericalDiscreteParameter
-    from baybe.recommenders import BotorchRecommender, TwoPhaseMetaRecommender
+    from baybe.recommenders import BotorchRecommender
     from baybe.searchspace import SearchSpace
     from baybe.targets import NumericalTarget
 
@@ -154,11 +170,10 @@ def in_baybe(seed: int, is_ours: bool) -> Trial:
     targets = ParetoObjective([NumericalTarget("gain"), NumericalTarget("loss", minimize=True)])
     own = ChanceConstrainedRecommender(limits={"loss": (None, LIMIT)})
     recommender = own if is_ours else BotorchRecommender()
-    phases = TwoPhaseMetaRecommender(recommender=recommender, switch_after=NUM_INITIAL)
-    campaign = Campaign(space, targets, phases, allow_recommending_already_recommended=True)
+    campaign = Campaign(space, targets, recommender, allow_recommending_already_recommended=True)
 
-    def trial() -> None:
-        rows = campaign.recommend(1)
+    def trial(given: Parameters | None) -> None:
+        rows = campaign.recommend(1) if given is None else pd.DataFrame([given])
         rows["gain"], rows["loss"] = zip(*map(outcomes, rows.to_dict("records")), strict=True)
         campaign.add_measurements(rows)
 
@@ -175,18 +190,24 @@ CLIENTS: dict[str, Callable[[int, bool], Trial]] = {
 
 
 def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
-    """The processor seconds of each trial after the random ones, by our search and the client's."""
+    """The processor seconds of chosen trials, by our search and by the client's own."""
     logging.disable(logging.WARNING)
+    spent: dict[str, dict[str, list[float]]] = {"ours": {}, "own": {}}
     with warnings.catch_warnings(), manual_seed(seed):
         warnings.simplefilter("ignore")
-        trials = [CLIENTS[cell["client"]](seed, is_ours) for is_ours in (True, False)]
-        spent: tuple[list[float], list[float]] = ([], [])
-        for _ in range(max(AROUND) + REACH):
-            for trial, seconds in zip(trials, spent, strict=True):
+        trials = [CLIENTS[cell["client"]](seed, name == "ours") for name in spent]
+        for number in range(1, max(AROUND) + REACH + 1):
+            given = None
+            near = [str(each) for each in AROUND if abs(number - each) <= REACH]
+            if not near:
+                a, b, c = (int(torch.randint(num, ())) for num in (21, 11, 3))
+                given = {"a": a / 20, "b": b, "c": CATEGORIES[c]}
+            for trial, seconds in zip(trials, spent.values(), strict=True):
                 start = time.process_time()
-                trial()
-                seconds.append(round(time.process_time() - start, 4))
-    return {"ours": spent[0][NUM_INITIAL:], "own": spent[1][NUM_INITIAL:]}
+                trial(given)
+                for each in near:
+                    seconds.setdefault(each, []).append(round(time.process_time() - start, 4))
+    return spent
 
 
 def report(runs: list[dict[str, Any]]) -> str:
@@ -195,9 +216,7 @@ def report(runs: list[dict[str, Any]]) -> str:
     for client in CLIENTS:
         own = [each for each in runs if each["client"] == client]
         for num in AROUND:
-            first = num - NUM_INITIAL - REACH - 1
-            part = slice(first, first + 2 * REACH + 1)
-            ours, theirs = ([each[name][part] for each in own] for name in ("ours", "own"))
+            ours, theirs = ([each[name][str(num)] for each in own] for name in ("ours", "own"))
             seconds = [median(t for of_seed in by for t in of_seed) for by in (ours, theirs)]
             ratios = sorted(median(x) / median(y) for x, y in zip(ours, theirs, strict=True))
             ratio = f"{seconds[0] / seconds[1]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
