@@ -162,8 +162,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         books: Path of a file for the decisions, which the first one makes (default: the name of
             Xopt's ``xopt_dump_file`` with ``.decisions`` after it, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
-        returns_id: Whether candidates have an ``"_id"`` (default: True). Without it a row belongs to
-            the candidate with its settings: for evaluators that set whatever a candidate names.
+        returns_id: Whether candidates have an ``"_id"`` (default: True). Without it rows are found
+            by their settings: for evaluators that set whatever a candidate names.
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not one
