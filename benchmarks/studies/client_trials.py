@@ -92,7 +92,7 @@ def in_optuna(seed: int, is_ours: bool) -> Trial:
     from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    sampler = ChanceConstrainedSampler if is_ours else optuna.samplers.GPSampler
+    sampler: Any = ChanceConstrainedSampler if is_ours else optuna.samplers.GPSampler
     study = optuna.create_study(direction="maximize", sampler=sampler(seed=seed))
 
     space: dict[str, Any] = {

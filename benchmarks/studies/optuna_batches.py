@@ -52,7 +52,8 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
     }
     with warnings.catch_warnings(), manual_seed(seed):
         warnings.simplefilter("ignore")
-        kind = ChanceConstrainedSampler if cell["sampler"] == OURS else optuna.samplers.GPSampler
+        is_ours = cell["sampler"] == OURS
+        kind: Any = ChanceConstrainedSampler if is_ours else optuna.samplers.GPSampler
         sampler = kind(seed=seed, n_startup_trials=NUM_INITIAL)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         running: list[optuna.Trial] = []
@@ -69,7 +70,6 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
         for trial in running:
             tell(study, trial, own, seed)
         # With half of the initial points safe there is a feasible trial.
-        is_ours = kind is ChanceConstrainedSampler
         stop = point_of(sampler.recommendation(study)[0] if is_ours else study.best_params)
     points = torch.cat([point_of(trial.params) for trial in study.trials])
     best = float(own.objective(own.best_safe_point()))
