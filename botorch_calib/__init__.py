@@ -47,7 +47,7 @@ from botorch_calib.robust import (
 
 try:
     __version__ = version("botorch_calib")
-except PackageNotFoundError:  # a source tree that was not installed
+except PackageNotFoundError:  # a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [

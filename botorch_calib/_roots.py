@@ -1,4 +1,4 @@
-"""Roots of increasing functions, many at once, and their derivatives."""
+"""Batched roots of increasing functions, and their derivatives."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-_ROUNDING = 1e-15  # relative width of a bracket in which no number lies
-_MOST_STEPS = 100  # on a CPU, where most searches end after three
-_NEAR, _EXACT = 1e-4, 1e-13  # values from which one step may do, and from which none is taken
+_ROUNDING = 1e-15  # relative width at which a bracket contains no other number
+_MOST_STEPS = 100  # on a CPU; most searches end after three steps
+_NEAR, _EXACT = 1e-4, 1e-13  # values at which one more step may suffice, and at which none is taken
 
 
 @torch.no_grad()
@@ -26,19 +26,18 @@ def bracketed_root(
 ) -> Tensor:
     """The roots of an increasing function by Halley's method, or Newton's, within a bracket.
 
-    A step out of the bracket, or after one that has not halved the value, is replaced by a
-    bisection. On a device the number of steps is fixed, so that nothing is read back; on a CPU the
+    Bisection replaces a step that leaves the bracket, or that follows a step which has not halved
+    the value. On a GPU the number of steps is fixed, so that the host does not wait; on a CPU the
     search ends as soon as all roots are found. No graph is recorded.
 
     Args:
         function: Returns the values ``v`` at points, the slopes ``v'``, and ``v'' / v'`` for
-            Halley's method, or 0 for Newton's. Best are units in which ``v`` is nearly linear, such
-            as normal scores.
+            Halley's method, or 0 for Newton's. Nearly linear ``v`` are fast, such as normal scores.
         start: First points.
         low: Numbers below the roots.
-        high: Numbers above them.
-        num_steps: Number of steps on a device.
-        close: Value from which one step reaches the root.
+        high: Numbers above the roots.
+        num_steps: Number of steps on a GPU.
+        close: Absolute value of ``v`` at which one more step reaches the root.
     """
     x, last = start, torch.full_like(start, math.nan)
     found = torch.zeros_like(start, dtype=torch.bool)
@@ -50,7 +49,7 @@ def bracketed_root(
         step = -value / slope
         new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
         inside = (new >= low) & (new <= high)
-        # What the step leaves, if it shrinks the value more than the last one did
+        # The value after this step, if it shrinks the value more than the last step
         left = size * (size / last).square()
         arrives = inside & ((size <= close) | ((size <= _NEAR) & (left <= 1e-3 * close)))
         is_root = ~(size > _EXACT)
@@ -64,9 +63,9 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """The same root, ``function(root, *inputs) = 0``, with derivatives by the inputs.
+    """``root``, the solution of ``function(root, *inputs) = 0``, with derivatives by the inputs.
 
-    Those of the implicit function, of as many orders as ``function`` has.
+    They are the derivatives of the implicit function, of every order that ``function`` has.
     """
     out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out
@@ -87,7 +86,7 @@ class _ImplicitFunction(Function):
         with_graph = torch.is_grad_enabled()
         needed = [True, *ctx.needs_input_grad[2:]]
         with torch.enable_grad():
-            # Views, so that the root's own dependence on the inputs is not counted
+            # Views, so that derivatives by inputs hold the root constant
             root, *inputs = (
                 value.view_as(value) if with_graph else value.detach().requires_grad_(need)
                 for value, need in zip(ctx.saved_tensors, needed, strict=True)

@@ -1,7 +1,7 @@
-"""Checks of arguments: each returns a valid one, or raises a ``botorch.exceptions`` error.
+"""Checks of arguments: each returns the valid argument, or raises a ``botorch.exceptions`` error.
 
-Errors name the argument. Public entry points validate before they change anything. Checks of what a
-model must have are in ``models/requirements.py``.
+Errors name the argument. Public entry points validate before they change anything. Checks of models
+are in ``models/requirements.py``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:
-    # ``value`` may be anything that an objective returns: ``reprlib`` keeps the text short, and
-    # also works if the value's own ``__repr__`` fails.
+    # ``reprlib`` limits the length, and works even if the value's own ``__repr__`` fails.
     shown = value.__name__ if isinstance(value, type) else reprlib.repr(value)
     raise InputDataError(f"`{name}` must be {wanted}, got {shown}.") from None
 
@@ -35,7 +34,7 @@ def _refuse(name: str, wanted: str, value: object) -> NoReturn:
 
 
 def _number(value: object, allow_inf: bool = False) -> float:
-    """A number, or the one element of a tensor or array; NaN for all else, such as a boolean."""
+    """A number, or the only element of a tensor or array; NaN for other objects and booleans."""
     is_single = False
     if isinstance(value, Tensor | np.ndarray | np.generic):
         is_single = str(value.dtype).endswith("float32")
@@ -90,19 +89,19 @@ def check_limit(name: str, limit: object) -> float | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """An integer of at least ``least``, as an ``int``; NumPy's count, booleans do not."""
+    """An integer of at least ``least``, as an ``int``, also from NumPy; not a boolean."""
     try:
         count = operator.index(value)
     except TypeError:
         count = least - 1
-    # A boolean is an index in Python, but never a count that somebody meant.
+    # A boolean is an index in Python, but never a meaningful count.
     if count < least or isinstance(value, bool):
         _refuse(name, f"an integer of at least {least}", value)
     return count
 
 
 def check_flag(name: str, value: object) -> bool:
-    """True or False, as a ``bool``; a text such as "False" would count as True."""
+    """True or False, as a ``bool``; other objects, such as the string "False", are refused."""
     if not isinstance(value, (bool, np.bool_)):
         _refuse(name, "True or False", value)
     return bool(value)
@@ -116,9 +115,9 @@ def check_one_of(name: str, value: T, known: Collection[T]) -> T:
 
 
 def as_written(number: float) -> float:
-    """The shortest decimal that is this number in single precision.
+    """The shortest decimal that equals this number in single precision.
 
-    0.8 in single precision is 0.80000001 in double, and would not meet a limit of 0.8.
+    0.8 in single precision is 0.80000001 in double precision, which would exceed a limit of 0.8.
     """
     return float(str(np.float32(number)))
 
@@ -145,7 +144,7 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Values of fixed features by column, counted from the front; an empty dictionary for None."""
+    """Values of fixed features by nonnegative column; an empty dictionary for None."""
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -159,7 +158,7 @@ def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[in
 
 
 def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
-    """An object of a class, such as the ``example``."""
+    """An object of the class ``kind``; errors mention the ``example``."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         such = f" such as {example}" if example else ""
@@ -197,7 +196,7 @@ def check_acquisition(acq_function: object) -> None:
 def check_tensor(name: str, value: object) -> Tensor:
     """A tensor."""
     if not isinstance(value, Tensor):
-        # Of pandas torch would read the labels.
+        # `torch.as_tensor` would read the labels of a pandas object.
         values = f"({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
         raise InputDataError(
             f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
@@ -214,11 +213,11 @@ def check_finite(name: str, value: Tensor) -> Tensor:
 
 
 def in_double(name: str, value: Any, device: torch.device | None = None) -> Tensor:
-    """A number or a tensor of numbers, NaN among them, as a tensor in double precision."""
+    """A number or a tensor of numbers, including NaN, as a tensor in double precision."""
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
-        if hasattr(value, "__array__"):  # of pandas torch reads labels, of NumPy not every layout
+        if hasattr(value, "__array__"):  # torch reads labels of pandas, and not all NumPy layouts
             value = np.asarray(value).tolist()
         return torch.tensor(value, dtype=torch.double, device=device)
     except (TypeError, ValueError, RuntimeError):
@@ -226,7 +225,7 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
 
 
 def check_numbers(name: str, value: object) -> Tensor:
-    """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
+    """A tensor of numbers without NaN; other numbers become a tensor in double precision."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
         raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
@@ -234,7 +233,7 @@ def check_numbers(name: str, value: object) -> Tensor:
 
 
 def numbers_of(values: Tensor) -> list[float]:
-    """A vector as numbers, those in single precision `as_written`."""
+    """The elements of a vector as floats; numbers in single precision are `as_written`."""
     numbers = map(float, values.tolist())
     return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
@@ -276,7 +275,7 @@ def check_bounds(bounds: Tensor) -> Tensor:
     if not bounds.is_floating_point():
         raise InputDataError(f"`bounds` must be floating-point numbers, got {bounds.dtype}.")
     if (check_finite("bounds", bounds)[0] > bounds[1]).any():
-        raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
+        raise InputDataError("`bounds` must have the lower bounds first, then the upper bounds.")
     return bounds
 
 
@@ -285,7 +284,7 @@ def check_variances(name: str, value: Tensor) -> Tensor:
     if check_tensor(name, value).is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got {value.dtype}.")
     if not (check_finite(name, value) >= 0).all():
-        raise InputDataError(f"`{name}` must hold variances, of at least 0.")
+        raise InputDataError(f"`{name}` must hold variances of at least 0.")
     return value
 
 
@@ -295,7 +294,7 @@ def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
         is_real = values.is_floating_point()
         otherwise = f", or fit the model to data in {values.dtype}" if is_real else ""
         raise InputDataError(
-            f"`{name}` must have the precision of the model, {dtype}, got {values.dtype}: give "
+            f"`{name}` must have the precision of the model, {dtype}, got {values.dtype}: pass "
             f"`{name}.to({dtype})`{otherwise}."
         )
 
@@ -321,7 +320,7 @@ def check_levels(name: str, levels: Tensor) -> Tensor:
 
 
 def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
-    """A finite ``n x d`` matrix, ``d`` being ``num_dims`` if given."""
+    """A finite ``n x d`` matrix; ``d`` must be ``num_dims`` unless that is None."""
     check_tensor(name, X)
     if X.dim() != 2 or (num_dims is not None and X.shape[-1] != num_dims):
         width = "d" if num_dims is None else str(num_dims)
@@ -332,7 +331,7 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
 
 
 def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
-    """Raise unless these are finite inputs ``n x d`` and values ``n x 1``."""
+    """Raise unless ``X`` is a finite ``n x d`` matrix and ``Y`` a finite ``n x 1`` matrix."""
     check_inputs("X", X, num_dims)
     if check_tensor("Y", Y).shape != (len(X), 1):
         raise BotorchTensorDimensionError(
@@ -342,7 +341,7 @@ def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
 
 
 def check_width(X: Tensor, width: int) -> None:
-    """Raise unless ``X`` has the shape ``... x width``; a width of 0 stands for any."""
+    """Raise unless ``X`` has the shape ``... x width``; 0 allows any width."""
     if check_tensor("X", X).dim() == 0 or (width and X.shape[-1] != width):
         raise BotorchTensorDimensionError(
             f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."

@@ -1,4 +1,4 @@
-"""Warnings and errors of the package, beside those of ``botorch.exceptions``."""
+"""Warnings and errors of the package, in addition to ``botorch.exceptions``."""
 
 import sys
 
@@ -7,7 +7,7 @@ from botorch.exceptions.warnings import BotorchWarning
 
 
 class CalibrationWarning(BotorchWarning):
-    """A statement on calibration that cannot be relied on, as for want of observations."""
+    """A statement about calibration is unreliable, for example with too few observations."""
 
 
 class NotCertifiedWarning(BotorchWarning):
@@ -15,7 +15,7 @@ class NotCertifiedWarning(BotorchWarning):
 
 
 class LedgerError(BotorchError):
-    """A feedback ledger cannot do what it was asked to."""
+    """A feedback ledger cannot perform an operation."""
 
 
 class TrialStateError(LedgerError):
@@ -37,7 +37,7 @@ class EvaluationError(BotorchError, RuntimeError):
 def level_of_caller() -> int:
     """``stacklevel`` for a warning that points to the call from outside of the package.
 
-    Decorators of PyTorch are frames as well.
+    Frames of PyTorch's decorators are skipped, too.
     """
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("botorch_calib", "torch"):

@@ -1,5 +1,6 @@
 """What all tests need, and the option ``--device``."""
 
+import gc
 import random
 import signal
 import zlib
@@ -65,6 +66,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
     select_for_device(config, items)
+
+
+def pytest_collectstart() -> None:
+    """Look for no garbage in what imports have made: BayBE's collect 56 times, 0.2 s each."""
+    gc.freeze()
+
+
+pytest_collection_finish = pytest_collectstart  # nor while tests run
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,9 +1,6 @@
 """What tests of the README and of the documentation share."""
 
-import gc
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +15,6 @@ IN_CHECKOUT = (ROOT / ".git").exists()
 def python_blocks(page: Path) -> list[str]:
     """The Python blocks of a Markdown page, in their order."""
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
-
-
-@contextmanager
-def frozen_heap() -> Iterator[None]:
-    """For the import of BayBE: it collects garbage 56 times, 0.2 s each beside torch."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def run_blocks(page: Path) -> dict[str, Any]:

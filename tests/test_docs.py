@@ -18,7 +18,7 @@ import torch
 from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
 from docs.drawn_figures import draw
-from tests.documentation import DOCS, ROOT, frozen_heap, python_blocks, run_blocks
+from tests.documentation import DOCS, ROOT, python_blocks, run_blocks
 from tests.long_grids import mostly_slow
 
 PUBLIC_MODULES = (
@@ -95,8 +95,7 @@ def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
 @pytest.mark.parametrize("page", mostly_slow(PAGES, [p for p in PAGES if p not in LONG]))
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in EXTRAS:
-        with frozen_heap():
-            pytest.importorskip(EXTRAS[page])
+        pytest.importorskip(EXTRAS[page])
     monkeypatch.chdir(tmp_path)  # where ledgers are made
     run_blocks(DOCS / page)
 

@@ -85,7 +85,7 @@ def test_numbers(check):
 def test_integers_need_no_other_model():
     """Data in integers are no remedy, as those in single precision would be."""
     for dtype, is_remedy in ((torch.int64, False), (torch.float32, True)):
-        with pytest.raises(InputDataError, match=r"give `X.to\(torch.float64\)`") as error:
+        with pytest.raises(InputDataError, match=r"pass `X.to\(torch.float64\)`") as error:
             check_precision("X", torch.zeros(1, dtype=dtype), torch.float64)
         assert ("or fit the model to data" in str(error.value)) == is_remedy
 

@@ -9,6 +9,7 @@ from benchmarks.calibration import (
     conformal,
     methods,
     misspecified,
+    noise_free,
     remedies,
     understated,
     wellspecified,
@@ -16,6 +17,7 @@ from benchmarks.calibration import (
 from benchmarks.calibration.any_model_report import AnyModelReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
+from benchmarks.calibration.tail_report import TailReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
 from benchmarks.framework.suite import Suite
@@ -78,6 +80,22 @@ WELLSPECIFIED = Suite(
     protocol="wellspecified",
 )
 
+# Calibration beyond good values alone, without noise.
+TAIL_ONLY = Suite(
+    name="tail_only",
+    problems=noise_free.problems(),
+    methods=noise_free.methods(),
+    baseline="plain",
+    seeds=range(10000, 10040),
+    replicate=noise_free.replicate,
+    report=TailReport(
+        subject="tail_only",
+        families={"primary": ("plain", "whole"), "secondary": ("locbo", "ocbo")},
+        groups=noise_free.names_by_group(),
+    ),
+    protocol="tail_only",
+)
+
 # Conformal Bayesian optimization, on a function without noise.
 CONFORMAL = Suite(
     name="conformal",
@@ -97,4 +115,12 @@ SMOKE = Suite(
     seeds=range(2),
 )
 
-SUITES = (MISSPECIFIED, ANY_MODEL, UNDERSTATED_NOISE, WELLSPECIFIED, CONFORMAL, SMOKE)
+SUITES = (
+    MISSPECIFIED,
+    ANY_MODEL,
+    UNDERSTATED_NOISE,
+    WELLSPECIFIED,
+    TAIL_ONLY,
+    CONFORMAL,
+    SMOKE,
+)

@@ -6,6 +6,9 @@ file                      content
 ``stated_gains``          whether outcomes gain more than was stated, by OCBO's Theorem 1
 ``confidence_multiplier`` the factor of the variance for which a confidence bound is proven
 ``wasserstein_radius``    the radius that goes with it, and the covering number in it
+``information_gain``      how much queries can tell at most, by which bounds of regret grow
+``delayed_regret``        bounds of regret under delays
+``robust_regret``         bounds of regret under shifts of the contexts
 ========================= ==========================================================================
 """
 

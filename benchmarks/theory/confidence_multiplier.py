@@ -35,9 +35,13 @@ def confidence_multiplier(
     different noise, ``I + K / lambda`` is ``I + D^{-1/2} K D^{-1/2}`` with the matrix ``D`` of
     variances, and ``lambda`` before the root is the least of them.
 
-    * **Delays.** In [Verma2022]_, Theorem 1, ``beta_t`` is this root for ``delta / 2`` and
-      ``noise_bound = R + B_y``, where ``B_y`` bounds ``|y - censor_value|``: give the
-      `CensoredDelayModel`, whose matrix ``K`` is of all queries.
+    * **Delays.** For Theorem 1 of [Verma2022]_ give the `CensoredDelayModel`, whose matrix ``K`` is
+      of all queries, ``delta / 2`` and ``noise_bound = R + B_y``, where ``B_y`` bounds
+      ``|y - censor_value|``. The paper's ``beta_t`` is larger: its root is that of
+      ``2 (gamma_{t-1} + 1 + log(2 / delta))``, with the largest gain of any ``t - 1`` queries in
+      place of half the logarithm of the determinant, and with a 1 that comes from its ``lambda =
+      1 + 2 / T``. As it supposes ``lambda > 1``, it leaves out ``1 / sqrt(lambda)``.
+      `DelayedRegret.root` is as printed.
     * **Wasserstein radius.** ``sqrt(beta)`` is what bounds the norm of the posterior mean in lemma
       3 of [Micheli2025wdrbo], the ``norm_bound`` of `log_covering_number` in units in which the
       kernel is at most 1.

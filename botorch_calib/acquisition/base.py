@@ -1,4 +1,4 @@
-"""Base class of the closed forms, for single points: joint batches need BoTorch's Monte Carlo."""
+"""Base class of closed-form acquisition functions for single points."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from botorch_calib.posteriors import Prediction
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
     """Base class of closed forms for single points (``q = 1``); a subclass writes `forward`.
 
-    That reads ``_marginals``, and hands its value to ``_reduce``, which averages over fantasies. A
-    constructor ends with ``self.set_X_pending(X_pending)``. With ``outcomes``, the objective first,
-    the value depends on several outcomes of a `CalibratedModelList`, or any ``ModelList`` of
-    calibrated and Gaussian models. `CalibratedUpperConfidenceBound` explains the other arguments.
+    ``forward`` computes a value from ``_marginals`` and returns it through ``_reduce``, which
+    averages over fantasies. The constructor of a subclass ends with
+    ``self.set_X_pending(X_pending)``. With ``outcomes``, the objective first, the value depends on
+    several outcomes of a `CalibratedModelList`, or of a ``ModelList`` of calibrated and Gaussian
+    models. `CalibratedUpperConfidenceBound` explains the other arguments. Joint batches need
+    BoTorch's Monte Carlo acquisition functions.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         self._fantasies = dict(zip(self._models, fantasies, strict=True))
 
     def _marginals(self, X: Tensor, outcome: int | None = None) -> Prediction:
-        """Predictive distributions at ``b x 1 x d``: the only evaluation of a model.
+        """Predictive distributions ``b x 1 x 1`` at ``b x 1 x d``.
 
-        They are ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``, of one of
-        ``outcomes`` as it is (default: of the objective, to be maximised).
+        With pending points the shape is ``b x num_fantasies x 1 x 1``. By default the outcome is
+        the objective, with the sign changed if it is minimised; any other ``outcome`` stays as it
+        is. Models are evaluated nowhere else.
         """
         index = next(iter(self._models)) if outcome is None else outcome
         model = self._models[index]
@@ -82,7 +85,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         return stated if self.maximize or outcome is not None else stated.affine(-1.0)
 
     def _reduce(self, values: Tensor) -> Tensor:
-        """Values ``b`` from those at marginals, averaged over fantasies of pending points."""
+        """Values of shape ``b``, averaged over fantasies of pending points."""
         values = values.squeeze(-1).squeeze(-1)
         if self._fantasies is None:
             return values
@@ -90,7 +93,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
 
 
 def sole_output(name: str, model: Model) -> Model:
-    """The model of the only outcome, for the acquisition function ``name``."""
+    """The model of a single outcome; ``name`` is the acquisition function in the error."""
     if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
     member: Model = sole_member(model)
@@ -98,7 +101,7 @@ def sole_output(name: str, model: Model) -> Model:
 
 
 def members_of(model: Model) -> list[Model]:
-    """The models of a model's outcomes, which have one each."""
+    """The models of the outcomes, one model for each."""
     members = [*model.models] if isinstance(model, ModelList) else [model]
     for member in members:
         if check_model(member).num_outputs != 1:

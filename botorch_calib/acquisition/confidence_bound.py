@@ -1,4 +1,4 @@
-"""Quantiles as confidence bounds, and means of the outcomes that are worse."""
+"""Quantiles as confidence bounds, and the expected shortfall."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
 
-    BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this one a
-    probability. The quantile is that of the objective unless the model was made with
-    ``denoise=False`` or ``observation_noise`` is given. Calibrators keep the quantile of an
-    observation true, at the levels that they learn.
+    BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation; this class takes
+    a probability. The quantile describes the objective, unless the model was made with
+    ``denoise=False`` or ``observation_noise`` is True. Calibrators keep quantiles of observations
+    valid, at the levels that they learn.
 
     *Value at risk*: ``level=0.1, observation_noise=True`` is the outcome that is exceeded with
     probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. Noise and
@@ -26,9 +26,9 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     Args:
         level: Level of the quantile, in (0, 1).
         maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
-        model, posterior_transform, X_pending, num_fantasies: As of
-            `LogCalibratedExpectedImprovement`, whose errors this raises as well.
-        observation_noise: Whether the quantile is of an observation whatever the model describes.
+        model, posterior_transform, X_pending, num_fantasies: As in
+            `LogCalibratedExpectedImprovement`, which also lists the errors.
+        observation_noise: Whether to take the quantile of an observation in any case.
 
     Example:
         >>> acqf = CalibratedUpperConfidenceBound(model, level=0.9)
@@ -55,21 +55,21 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
 
 
 class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
-    """The mean of the worst outcomes, those with a total probability of ``1 - alpha``.
+    """The mean of the worst outcomes, with a total probability of ``1 - alpha``.
 
-    With ``alpha = 0.9`` this is the mean of an observation given that it is below its 10 % quantile
-    (`CalibratedPosterior.conditional_mean_below`), whether the model denoises or not. It is never
-    above that quantile, the value at risk (`CalibratedUpperConfidenceBound`). Observation noise and
-    uncertainty count against a point, so it does not explore.
+    With ``alpha = 0.9`` this is the mean of an observation given that it is below the 10 % quantile
+    (`CalibratedPosterior.conditional_mean_below`), whether the model denoises or not. The mean is
+    never above this quantile, the value at risk (`CalibratedUpperConfidenceBound`). Observation
+    noise and uncertainty count against a point, so the function does not explore.
 
     BoTorch's ``CVaR``, with the same ``alpha``, is a Monte Carlo objective over outcomes of
     perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
 
     Args:
         alpha: The risk level, in (0, 1): the probability of a better outcome.
-        maximize: If False, the outcome is a loss, and the value is minus its mean above the
+        maximize: If False, the outcome is a loss, and the value is minus the mean above the
             ``alpha``-quantile.
-        model, posterior_transform, X_pending, num_fantasies: As of
+        model, posterior_transform, X_pending, num_fantasies: As in
             `LogCalibratedExpectedImprovement`.
 
     Example:

@@ -1,8 +1,8 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
 Outcomes are independent, so log expected improvement and log probabilities of feasibility add up.
-Each term is exact under its predictive distribution. BoTorch's terms see moments alone, which is
-wrong by many orders of magnitude far from feasibility if a distribution is not normal.
+Each term is exact under the predictive distribution. BoTorch's terms use only moments, which is
+wrong by orders of magnitude far from feasibility if a distribution is not normal.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
     r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
 
     The counterpart of BoTorch's ``LogProbabilityOfFeasibility``, exact for calibrated outcomes.
-    ``y_i`` is the outcome without noise, or an observation if its model has ``denoise=False``.
+    ``y_i`` is noise-free, or an observation if the model has ``denoise=False``.
 
     Args:
-        model: A `CalibratedModelList` of calibrated or Gaussian models, or one of these.
+        model: A `CalibratedModelList` of calibrated or Gaussian models, or a single such model.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
             infinity for no limit.
-        X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`.
+        X_pending, num_fantasies: As in `LogCalibratedExpectedImprovement`.
 
     Raises:
         InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
-        UnsupportedError: If a model has several outputs; when evaluated, if its posterior is
-            neither calibrated nor Gaussian or has several values a point.
+        UnsupportedError: If a model has several outputs; when evaluated, if the posterior is
+            neither calibrated nor Gaussian, or has several values per point.
 
     Example:
         >>> models = CalibratedModelList(model, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
@@ -81,27 +81,27 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
 class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunction):
     r"""Log expected improvement plus log probabilities of feasibility, exact if calibrated.
 
-    ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``: the expected improvement of a
-    point that counts only if it is feasible, outcomes being independent (Gardner et al., Bayesian
-    optimization with inequality constraints, 2014). The counterpart of BoTorch's
-    ``LogConstrainedExpectedImprovement``, with its arguments.
+    ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``: the logarithm of the expected
+    improvement of feasible points, with independent outcomes (Gardner et al., Bayesian optimization
+    with inequality constraints, 2014). The counterpart of BoTorch's
+    ``LogConstrainedExpectedImprovement``, with the same arguments.
 
-    With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
+    With pending points ``P`` the value is averaged over fantasies ``w`` of their outcomes,
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
-    ``best_w`` is the greatest of ``best_f`` and the posterior means of the objective at those
-    points of ``P`` that are feasible in ``w`` with a probability above 1/2.
+    ``best_w`` is the largest of ``best_f`` and the posterior means of the objective at the points
+    in ``P`` that are feasible in ``w`` with probability above 1/2.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
-        objective_index: Which outcome is the objective.
-        constraints: As in `LogCalibratedProbabilityOfFeasibility`; none is on the objective.
+        objective_index: The index of the objective among the outcomes.
+        constraints: As in `LogCalibratedProbabilityOfFeasibility`, not on the objective.
         maximize: Whether the objective is maximised.
-        X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`.
+        X_pending, num_fantasies: As in `LogCalibratedExpectedImprovement`.
 
     Raises:
-        InputDataError: If the objective is constrained; for the rest see
-            `LogCalibratedProbabilityOfFeasibility`.
+        InputDataError: If the objective is constrained.
+        UnsupportedError: As in `LogCalibratedProbabilityOfFeasibility`.
 
     Example:
         >>> models = CalibratedModelList(model, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
@@ -125,8 +125,8 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         objective_index = _checked_index("objective_index", objective_index, num)
         if objective_index in limits:
             raise InputDataError(
-                f"`constraints` holds the objective, outcome {objective_index}: an "
-                "acquisition function with `best_f` improves it already."
+                f"`constraints` holds the objective, outcome {objective_index}: `best_f` bounds "
+                "it already."
             )
         outcomes = [objective_index, *limits]
         super().__init__(model, maximize=maximize, num_fantasies=num_fantasies, outcomes=outcomes)
@@ -142,14 +142,14 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         return self._reduce(log_ei + self._log_feasibility(X))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """The best of the pending points that are feasible, in each fantasy; else ``-inf``."""
+        """The best value at feasible pending points in each fantasy, ``-inf`` without any."""
         feasible = self._log_feasibility(X) > math.log(0.5)
         means = self._marginals(X).moments()[0].masked_fill(~feasible, -torch.inf)
         return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 
 def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
-    """The index of an outcome, counted from the front."""
+    """The index of an outcome, made nonnegative."""
     (index,) = check_columns(name, [outcome])
     if not -num_outputs <= index < num_outputs:
         raise InputDataError(f"`{name}` names outcome {index} of {num_outputs}.")
@@ -157,7 +157,10 @@ def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
 
 
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
-    """Limits by outcome, counted from the front; None for an infinite one, no entry for both."""
+    """Limits by nonnegative index of the outcome.
+
+    An infinite limit becomes None; an outcome without limits is dropped.
+    """
     pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise InputDataError(

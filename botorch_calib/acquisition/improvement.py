@@ -15,9 +15,10 @@ from botorch_calib.posteriors import Prediction
 
 
 class ImprovementFunction(CalibratedAcquisitionFunction):
-    """Base class of those that measure improvement over ``best_f``.
+    """Base class of functions that measure improvement over ``best_f``.
 
-    Each fantasy of pending points has its own incumbent: ``best_f``, or a better fantasised value.
+    Each fantasy has an incumbent: ``best_f``, or the best fantasised value at a pending point if
+    that is better.
     """
 
     best_f: Tensor
@@ -29,8 +30,8 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         self._best_pending = None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """The best of pending points ``n x 1 x d`` in each fantasy, ``num_fantasies``."""
-        # An outcome carries noise, so it is a posterior mean.
+        """The best value at pending points ``n x 1 x d`` in each fantasy, ``num_fantasies``."""
+        # The posterior mean, since a fantasised outcome includes noise.
         return self._marginals(X).moments()[0].squeeze(-1).squeeze(-1).amax(dim=0)
 
     def _incumbent(self, marginals: Prediction) -> Tensor:
@@ -42,14 +43,14 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
             best, points = torch.maximum(best, self._best_pending), points[:-1]
         if not broadcasts_to(best.shape, shape):
             raise BotorchTensorDimensionError(
-                f"`best_f` of shape {tuple(self.best_f.shape)} does not broadcast to that of the "
-                f"points, {tuple(points)}."
+                f"`best_f` of shape {tuple(self.best_f.shape)} does not broadcast to the batch "
+                f"shape of the points, {tuple(points)}."
             )
         return best.unsqueeze(-1).unsqueeze(-1)
 
 
 class ImprovementOfSoleOutcome(ImprovementFunction):
-    """Base class for the only outcome of a model, see `LogCalibratedExpectedImprovement`."""
+    """Base class for models with one outcome, see `LogCalibratedExpectedImprovement`."""
 
     def __init__(
         self,
@@ -93,12 +94,12 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
         best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
         posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
         maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        X_pending: Points under evaluation, ``n x d``. The value is averaged over their outcomes.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
-            when evaluated, if its posterior is not calibrated or has several values a point.
+            when evaluated, if the posterior is not calibrated or has several values per point.
 
     Example:
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())

@@ -1,4 +1,4 @@
-"""Points under evaluation: how acquisition functions get them, and fantasies of their outcomes."""
+"""Points under evaluation in acquisition functions, and fantasies of their outcomes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from botorch_calib.models.wrapper import batch_shape_of
 
 
 class PendingPoints(AcquisitionFunction):
-    """Base class: ``X_pending`` may be set by a method or as an attribute, as BoTorch does both.
+    """Base class: ``X_pending`` may be set by a method or as an attribute, since BoTorch does both.
 
     ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
-    points one after another and then ask for the value of all, ``q x d``: it is the sum of their
-    values as they were chosen, each with those before it pending, without gradient.
+    points one after another and then evaluate all, ``q x d``, together. The value is then the sum
+    over the points, each evaluated with the earlier ones pending, and without a gradient.
     """
 
     _X_pending: Tensor | None = None
@@ -67,30 +67,30 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation, ``n x d``, or none, in place of earlier ones.
+        """Set the points under evaluation, ``n x d`` or None, which replace earlier ones.
 
         Raises:
-            UnsupportedError: If the model cannot account for them; nothing has changed then.
+            UnsupportedError: If the model does not support pending points; nothing changes then.
         """
         self.X_pending = X_pending
 
     @abstractmethod
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Account for ``n x d`` finite points, n > 0, or none; an error must change nothing."""
+        """Account for finite points ``n x d``, or None; an error must leave the state unchanged."""
 
 
 @torch.no_grad()
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
-    """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
+    """Models conditioned on outcomes at pending points, drawn from the models with a fixed seed.
 
-    The models have one output and no batch dimensions; those of the results are fantasies.
+    The models have one output and no batch dimensions; the batch of the results is the fantasies.
     """
-    # One quasi-random sequence for all models, so that their outcomes are independent. Two
-    # sequences, whatever their seeds, correlate by 0.3 to 0.9: scrambling keeps the points' order.
+    # One quasi-random sequence serves all models, so that the outcomes are independent. Separate
+    # sequences correlate by 0.3 to 0.9 for any seeds, since scrambling keeps the order of points.
     parts = []
     for model in models:
         X = _checked(model, X_pending)
-        with as_in_training(observed_process(model)):  # as `fantasize` draws them
+        with as_in_training(observed_process(model)):  # `fantasize` draws outcomes in this way
             parts.append((model, X, model.posterior(X, observation_noise=True)))
     sizes = [posterior.base_sample_shape.numel() for *_, posterior in parts]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
@@ -104,17 +104,17 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
 
 def _checked(model: Model, X_pending: Tensor) -> Tensor:
-    """The points with all columns of a model, the task included, if it can be conditioned."""
+    """The points with all columns of the model, including the task; checks the model as well."""
     if batch_shape_of(model):
         raise UnsupportedError(
-            "`X_pending` needs a model without batch dimensions. That of an ensemble's members "
-            "does not matter to Monte Carlo acquisition functions like qLogExpectedImprovement."
+            "`X_pending` needs a model without batch dimensions. For an ensemble, use a Monte "
+            "Carlo acquisition function such as qLogExpectedImprovement."
         )
     check_fantasizes(model, "`X_pending`")
     base = observed_process(model)
     X = check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
     inputs = raw_train_inputs(base)
-    # Single-precision points of a model in double are good enough.
+    # A model in double precision accepts points in single precision.
     if inputs is not None and torch.promote_types(X.dtype, inputs.dtype) != inputs.dtype:
         check_precision("X_pending", X, inputs.dtype)
     return X

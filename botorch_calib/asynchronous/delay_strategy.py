@@ -1,4 +1,4 @@
-"""How a proposer takes account of queries that are still under evaluation, or that failed."""
+"""`DelayStrategy`: how a proposer handles pending and failed queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILURES = ("avoid", "impute", "ignore")
 
 @dataclass(frozen=True)
 class DelayStrategy:
-    """How a `DelayAwareProposer` takes account of queries that are still under evaluation.
+    """How a `DelayAwareProposer` handles pending and failed queries.
 
     ============= ===========================================================================
     algorithm     strategy
@@ -33,45 +33,44 @@ class DelayStrategy:
     ============= ===========================================================================
 
     [Verma2022]_ has the SDF algorithms. GP-UCB and asy-TS ignore pending queries. None of these
-    algorithms knows of failures: pass ``failures="ignore"``.
+    algorithms handles failures: pass ``failures="ignore"``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
-            `DelayedThompsonSampling`, or a function of the model and the ledger, in which queries
-            that hang have failed, that returns an acquisition function for single points.
-        imputation: What replaces the values of pending queries: ``"censor"`` for the ledger's
-            ``censor_value`` or, if it has none, the worst observed value; ``"hallucinate"`` for the
+            `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
+            acquisition function for single points. Hanging queries have failed in this ledger.
+        imputation: Replacement of the values of pending queries: ``"censor"`` for the ledger's
+            ``censor_value`` or, if it is None, the worst observed value; ``"hallucinate"`` for the
             posterior mean; ``"none"`` to ignore these queries.
         window: Queries whose standard deviations are summed to widen the confidence region:
-            ``"pending"`` for those without a value; ``"all"``, as published, for all of the last
-            ``ledger.max_wait``; None for none.
-        beta: Factor of the posterior variance if nothing is pending, the square of the paper's.
+            ``"pending"`` for queries without a value; ``"all"``, as published, for all queries of
+            the last ``ledger.max_wait``; None: no widening.
+        beta: Factor of the posterior variance if no query is pending, the square of the paper's.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome
             (default: one over the standard deviation of the observed values).
-        max_censored: Number of pending queries beyond which they are hallucinated, without a
-            window, as many censored values bend the model everywhere. None, as in the paper, for no
-            limit.
-        failures: What follows from failures: queries that failed, that expired without being
-            censored or, for the time being, that hang, which more later queries have overtaken than
-            ever before. A failed query is never repeated.
+        max_censored: If more queries are pending, they are hallucinated, without a window, because
+            many censored values distort the whole model. None, the paper's choice, sets no limit.
+        failures: How failures affect the search. Failures are queries that have failed, and queries
+            that have expired without being censored. A query counts as a failure while it hangs:
+            more later queries have overtaken it than any query before. Failures are not repeated.
 
-            ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
-            values. Pending queries near failures count as failures in part, so that one at a time
-            tries the border of a region. Once borders have had five more queries than other places
-            without a new best value, the next query is chosen as after ``spread_beyond``. With a
-            function for ``acquisition`` it is ``"impute"``.
+            ``"avoid"``: the search avoids regions that fail, by a model of the probability that a
+            query returns a value. Pending queries near failures count partly as failures, so that
+            one query at a time tries the border of a region. Once five more queries were at borders
+            than elsewhere, without a new best value, the next query is chosen as under
+            ``spread_beyond``. If ``acquisition`` is a function, ``"avoid"`` means ``"impute"``.
 
-            ``"impute"``: the model of the objective takes its own predictions for their values, but
-            none better than the mean of the observed values less their standard deviation.
+            ``"impute"``: the model is conditioned on its predictions at failures, cut at the mean
+            of the observed values less their standard deviation.
 
-            ``"ignore"``: nothing, for failures that have nothing to do with the query.
-        spread_beyond: Number of pending queries beyond which every second query (at random, if
-            ``fixed_features`` is a function) is the next point of a scrambled Sobol sequence or a
-            random one of the ``choices`` that were not asked; None for no limit. It keeps many
-            workers from the bounds of the box before the first values arrive. After failures that
-            count, it is the one of eight such points that is the most likely to bring a value. The
-            other queries maximize a draw with ``beta=1`` in place of ``"ucb"``, if the model has
-            draws (pathwise ones, or joint ones of up to 2000 choices).
+            ``"ignore"``: failures have no effect, for failures unrelated to the query.
+        spread_beyond: If more queries are pending, every second query (at random, if
+            ``fixed_features`` is a function) is the next point of a scrambled Sobol sequence, or a
+            random choice that is not in the ledger (None: no limit). This keeps many workers from
+            the bounds of the box before the first values arrive. After failures, unless they are
+            ignored, it is the most likely of eight such points to return a value. The other queries
+            maximize a draw with ``beta=1`` instead of ``"ucb"``, if the model has pathwise draws,
+            or joint draws at up to 2000 choices.
 
     Example:
         >>> propose = DelayAwareProposer(bounds, DelayStrategy("ts", "hallucinate", None))  # GP-BTS
@@ -101,13 +100,13 @@ class DelayStrategy:
 
     @property
     def lost_statuses(self) -> tuple[TrialStatus, ...]:
-        """States of queries that bring no value: failed and, unless they are censored, expired."""
+        """States of queries without a value: failed and, unless they are censored, expired."""
         is_censored = self.imputation == "censor"
         return (TrialStatus.FAILED,) if is_censored else (TrialStatus.FAILED, TrialStatus.EXPIRED)
 
     @property
     def imputes_failures(self) -> bool:
-        """Whether failures have values to the model."""
+        """Whether the model is conditioned on values at failures."""
         is_own = callable(self.acquisition)
         return self.failures == "impute" or (self.failures == "avoid" and is_own)
 
@@ -121,15 +120,15 @@ class DelayStrategy:
         return strategy
 
     def spreads(self, num: int) -> bool:
-        """Whether every second query is a point of a design while ``num`` are pending."""
+        """Whether every second query is a point of a design if ``num`` queries are pending."""
         return self.spread_beyond is not None and num > self.spread_beyond
 
 
-# Up to so many pending queries bounds did at least as well as draws, on tuning seeds.
+# Up to this number of pending queries, bounds did at least as well as draws on tuning seeds.
 FEW = 20
 
-# GP-BUCB widens its confidence region, as hallucinated values make the model too sure: with a
-# multiplier of 1, in place of the 2 here, it misses the best of many peaks.
+# Hallucinated values make a model overconfident, so GP-BUCB widens its confidence region: with
+# beta = 1 it misses the best of many peaks.
 STRATEGIES = {
     "ucb": DelayStrategy("ucb", spread_beyond=FEW),
     "ts": DelayStrategy("ts", spread_beyond=FEW),
@@ -138,7 +137,7 @@ STRATEGIES = {
 
 
 def strategy_of(strategy: str | DelayStrategy) -> DelayStrategy:
-    """A strategy by its name, or the given one."""
+    """Look up a strategy by its name; a `DelayStrategy` is returned unchanged."""
     if isinstance(strategy, DelayStrategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in STRATEGIES:

@@ -1,4 +1,4 @@
-"""Queries that fill the box or are random choices, whatever the values are."""
+"""Queries that do not depend on observed values: Sobol points or random choices."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.region import LinearConstraints, Region
 
-# Points from which a new one is chosen.
+# Number of points from which the safest is chosen.
 ALTERNATIVES = 8
-# Choices are compared with all queries in blocks of this many, of which one nearly always suffices.
+# Choices are compared with all queries in blocks of this size; one block nearly always suffices.
 MOST_COMPARED = 1024
-# Points under linear constraints are drawn so many at a time, at least.
+# Least number of points drawn at a time under linear constraints.
 LEAST_DRAWN = 128
 
 
@@ -28,13 +28,13 @@ class Design:
     """Points of a scrambled Sobol sequence in a box, or a random order of given points."""
 
     bounds: Tensor  # 2 x d
-    seed: int  # of the scrambling or of the order
-    fixed: Mapping[int, float]  # values of features that are given, by column
-    choices: Tensor | None  # n x d, which have these values; None for the box
-    linear: LinearConstraints | None = None  # which points of the box meet
+    seed: int  # of the scrambling or the order
+    fixed: Mapping[int, float]  # values of fixed features, by column
+    choices: Tensor | None  # n x d, with the fixed features; None for the box
+    linear: LinearConstraints | None = None  # constraints on points of the box
 
     def point(self, count: int) -> Tensor:
-        """Point ``count``, of length ``d``; choices begin again after the last one."""
+        """Point ``count``, of length ``d``; choices repeat after the last one."""
         if self.choices is None:
             return self.sample(1, count)[0]
         return self.choices[self._order(self.seed, len(self.choices))[count % len(self.choices)]]
@@ -42,11 +42,11 @@ class Design:
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
-        """The point ``d`` of number ``count``, or the next one that was not ``asked`` (``n x d``).
+        """Point ``count``, of length ``d``, or the next point that is not in ``asked`` (``n x d``).
 
-        After failures it is the `safest` of several points, which come from another sequence for
-        each ``count``, as one sequence would repeat them. A choice is drawn at random from the
-        choices that were not asked; None if there are none.
+        With ``feasibility`` it is the `safest` of several points. They come from a new sequence for
+        each ``count``, as points of one sequence would repeat. With choices, it is drawn at random
+        from the choices that are not in ``asked``; None if none is left.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:
@@ -63,9 +63,9 @@ class Design:
         return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
-        """Points of the sequence in the box, ``num x d``, after the first ones."""
+        """Points ``num x d`` of the sequence in the box, after the first ``skip`` points."""
         if self.linear is not None:
-            # The numbers drawn are powers of two: a random walk ends elsewhere if it is longer.
+            # The number of draws is a power of two, since a longer random walk has other points.
             drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
             with random_stream(self.seed):
                 points = Region(with_features(self.bounds, self.fixed), self.linear).sample(drawn)
@@ -82,7 +82,7 @@ class Design:
 
 
 def with_features(points: Tensor, fixed: Mapping[int, float]) -> Tensor:
-    """The points ``... x d`` with the values of features that are given, by column."""
+    """A copy of points ``... x d`` with the values of fixed features, by column."""
     points = points.clone()
     for column, value in fixed.items():
         points[..., column] = value

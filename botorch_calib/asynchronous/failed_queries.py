@@ -1,4 +1,4 @@
-"""Queries that fail or hang: a model of where they do, and what follows for the search."""
+"""Queries that fail or hang: a model of failures, and how the search avoids them."""
 
 from __future__ import annotations
 
@@ -24,53 +24,52 @@ from botorch_calib.robust.contexts import pairwise_distances
 
 # A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
 SAME = 1e-6
-# A pending query counts as so many times as likely to fail as is predicted.
+# Factor of the predicted risk of pending queries.
 RISK = 4.0
 # Pending queries with a prediction of at least this are left out.
 SAFE = 0.999
-# So many more queries at borders than elsewhere, with no better value, and the next is elsewhere.
+# Largest excess of queries at borders over queries elsewhere, without a better value.
 PATIENCE = 5
 
-# Lengthscales to choose from, in units of the box, times the square root of the dimension.
+# Candidate lengthscales, in units of the box times the square root of the dimension.
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
-# Variance of a label about the model, in units of its prior variance: neighbours may differ.
+# Noise variance of labels, in units of the prior variance: labels of neighbours may differ.
 NOISE = 1e-2
 
-# Distance from a failure up to which a query is at its border, in units of the box, times the
-# square root of the dimension.
+# Distance of a border from a failure, in units of the box times the square root of the dimension.
 BORDER = 0.1
-# Width of the step from predicted failure to predicted success.
+# Width of the step of the score.
 WIDTH = 0.1
-# After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
+# Number of lost evaluations after which the threshold of the score is half way from 1/2 to 1.
 CAUTION = 4.0
 
 
 def are_near(X: Tensor, failures: Tensor) -> Tensor:
-    """Which of the points ``n x d`` of the unit cube are at the border of which of ``m``."""
+    """Whether points ``n x d`` of the unit cube are near failures ``m x d``: ``n x m``."""
     return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
 
 
 class Feasibility:
-    r"""Predicts from values and failures whether a query brings a value.
+    r"""Predicts from values and failures whether a query returns a value.
 
     The label of a query is 1 if its value has arrived and 0 if it has failed. Labels are modeled by
     a Gaussian process with mean 1 (untried queries succeed) and an isotropic Matern-5/2 kernel over
-    the unit cube, with the lengthscale of `LENGTHSCALES` that maximizes the likelihood. With the
-    labels less 1 as ``r``, ``K`` their correlation matrix with `NOISE` on its diagonal, and
-    ``k(x)`` the correlations with ``x``, the prediction is ``p(x) = 1 + k(x)' K^{-1} r``. The
-    variance that maximizes the likelihood is ``r'K^{-1}r / n``, and the log likelihood then is, up
-    to a constant, ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``.
+    the unit cube. The lengthscale is the one of `LENGTHSCALES` that maximizes the likelihood. Let
+    ``r`` be the labels less 1, ``K`` their correlation matrix with `NOISE` added to the diagonal,
+    and ``k(x)`` their correlations with ``x``. The prediction is ``p(x) = 1 + k(x)' K^{-1} r``. The
+    variance that maximizes the likelihood is ``r'K^{-1}r / n``, and the log likelihood is then
+    ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``, up to a constant.
 
-    ``p`` comes near 1/2 half way between a value and a failure. The score of a query is
+    ``p`` is near 1/2 half way between a value and a failure. The score of a query is
 
         ``Phi((p(x) - t) / 0.1)``  with  ``t = 1 - 1 / (2 (1 + F / 4))``
 
-    after failures that cost ``F`` evaluations. At first the search halves the distance to a region
-    that fails again and again, as the best point may lie on its border; the more has been lost, the
-    closer to known values it stays.
+    after failures that cost ``F`` evaluations. At first the search halves its distance to a failing
+    region with each query, as the best point may be on the border of the region. With more losses
+    it stays closer to successful queries.
 
-    At least one of the queries ``X``, ``n x d``, has ``failed``: ``n`` booleans, or degrees from 0
-    to 1. They cost the search so many evaluations (default: one each).
+    At least one of the queries ``X``, ``n x d``, has ``failed``: ``n`` booleans, or degrees of
+    failure in [0, 1]. The ``cost`` is ``F`` (default: the sum of ``failed``).
     """
 
     def __init__(
@@ -100,27 +99,27 @@ class Feasibility:
         return 1.0 + (k @ self.weights).squeeze(-1)
 
     def score(self, X: Tensor) -> Tensor:
-        """The score of ``X``, ``batch_shape x d``: the share of a gain that counts, from 0 to 1."""
+        """The score, in [0, 1], of ``X``, ``batch_shape x d``: a factor on expected gains."""
         return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
 
     def are_at_border(self, X: Tensor) -> Tensor:
-        """Which of the points ``n x d`` are at the border of a failure."""
+        """Whether points ``n x d`` are at the border of any failure: ``n``."""
         return are_near(normalize(X, self.bounds), self.failures).any(dim=-1)
 
     def safest(self, X: Tensor) -> Tensor:
-        """The one of the points ``n x d`` that is the most likely to bring a value, ``d``.
+        """The point ``d`` among ``n x d`` with the largest prediction.
 
-        Points at the border of a failure are passed over if there is another one.
+        Points at the border of a failure are left out, unless all points are.
         """
         near = self.are_at_border(X)
         return X[self.predict(X).masked_fill(near & ~near.all(), -math.inf).argmax()]
 
 
 class FeasibleAcquisition(AcquisitionFunction):
-    """An acquisition function for which a query that fails is as good as a ``poor`` value.
+    """An acquisition function that values a failure as much as a ``poor`` outcome.
 
-    A value ``a > poor`` becomes ``poor + s (a - poor)``, with the score ``s``; the logarithm of an
-    improvement, for which ``poor`` is None, ``a + log(s)``.
+    With the score ``s``, a value ``a > poor`` becomes ``poor + s (a - poor)``. If ``poor`` is None,
+    ``a`` is the logarithm of an improvement and becomes ``a + log(s)``.
     """
 
     def __init__(
@@ -146,18 +145,18 @@ def _matern(distances: Tensor) -> Tensor:
 
 
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
-    """The queries ``n x d`` of trials in some states, by id."""
+    """The queries ``n x d`` of trials in the ``wanted`` states, ordered by id."""
     return ledger.queries(now)[are_among(ledger.statuses(now), wanted)]
 
 
 def have_failed(points: Tensor, failed: Tensor, bounds: Tensor) -> Tensor:
-    """Which of the points, ``batch_shape x d``, are the same as a failed query, ``n x d``."""
+    """Whether points, ``batch_shape x d``, repeat a failed query of ``n x d``: ``batch_shape``."""
     scale = bounds[1] - bounds[0]
     return is_any_of(points / scale, failed / scale, SAME)
 
 
 def poor_value(ledger: FeedbackLedger, now: float) -> float:
-    """The mean of the values less their standard deviation, with their sign if minimized."""
+    """The mean of the values less their standard deviation; values to be minimized are negated."""
     _, Y = ledger.to_observations(now)
     return float((Y if ledger.maximize else -Y).mean() - Y.std())
 
@@ -165,10 +164,10 @@ def poor_value(ledger: FeedbackLedger, now: float) -> float:
 def with_failures_imputed(
     model: Model, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
 ) -> Model:
-    """The model conditioned on poor values at lost queries, or on poorer predictions.
+    """Condition the model at lost queries on `poor_value` or the prediction, the worse of the two.
 
-    The worst observed value would also bend a smooth model next to the region that fails, where the
-    best point may lie; the mean would draw the search back two or three times as often.
+    The worst observed value would distort a smooth model near the failing region, where the best
+    point may be. With the mean, the search would return to the region two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
@@ -183,12 +182,12 @@ def with_failures_imputed(
 def feasibility_of(
     ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
 ) -> Feasibility | None:
-    """Where queries bring values; None if none has failed or failures do not matter.
+    """The model of failures; None if no query has failed or the strategy ignores failures.
 
-    A pending query near failures counts as failed in part, by `RISK` times what its prediction
-    lacks to 1. Without it ten workers would try one border at once, and up to nearly twice as many
-    queries fail. Counted in full, failures that have nothing to do with the query would drive the
-    search away from the best pending queries.
+    A pending query with the prediction ``p`` near failures counts partly as a failure, with the
+    degree ``RISK (1 - p)``. Without this, ten workers would try one border at once, and up to
+    nearly twice as many queries would fail. With the full degree 1, failures unrelated to the query
+    would drive the search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = are_among(statuses, strategy.lost_statuses)
@@ -197,7 +196,7 @@ def feasibility_of(
     has_value = are_among(statuses, (TrialStatus.OBSERVED,))
     is_pending = are_among(statuses, (TrialStatus.PENDING,))
     X, known = ledger.queries(now), lost | has_value
-    # A failure costs at least an evaluation, and more if it took longer than any value.
+    # A failure costs one evaluation, or more if it took longer than every value.
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     cost = float((waits[lost] / longest).clamp_min(1.0).sum())
@@ -214,12 +213,12 @@ def feasibility_of(
 def borders_are_overdrawn(
     ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
 ) -> bool:
-    """Whether borders have had enough queries in vain, so that the next one belongs elsewhere.
+    """Whether enough queries at borders were in vain, so that the next query must be elsewhere.
 
-    Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
-    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries made at a
-    count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of any ``T``
-    in a row are at borders, and at most `PATIENCE` one after the other.
+    A count starts at 0 after the best query. Each later query, pending or not, adds 1 to the count
+    if it failed or was within `BORDER` of an earlier failure; otherwise it subtracts 1, down to 0.
+    If queries at a count of `PATIENCE` are elsewhere and do not fail, borders get at most
+    ``(PATIENCE + T) / 2`` of ``T`` successive queries, and at most `PATIENCE` in a row.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
@@ -236,19 +235,20 @@ def borders_are_overdrawn(
 
 
 def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
-    """Trials without a value that more later trials have overtaken than any trial before.
+    """Indices of trials without a value that more later trials have overtaken than any before.
 
-    One trial overtakes another if it was submitted later, by its place and by its time, and has
-    its value no later. If ``W`` evaluations of similar length run at a time, fewer than ``W``
-    overtake one of them; one that hangs is overtaken by all that other workers finish. A trial is
-    hanging if it has been overtaken by more than ``max(W, M)`` trials, where ``W`` is the most
-    trials that were without a value at once since it was submitted, and ``M`` the most that have
-    overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.
+    A trial overtakes an earlier one if it was not submitted before it, and its value arrived no
+    later. If ``W`` evaluations of similar length run in parallel, fewer than ``W`` of them overtake
+    the same trial, while every evaluation that other workers finish overtakes a hanging trial. A
+    trial is hanging if more than ``max(W, M)`` trials have overtaken it. ``W`` is the largest
+    number of trials that were without a value at the same time since it was submitted. ``M`` is the
+    largest number of trials that have overtaken a trial with a value. Only the order of times
+    matters, so pauses and batches do not.
 
-    If lengths vary widely, some trials set a record and bring a value nevertheless: of 120 with
+    If lengths vary widely, some of these trials return a value in the end: out of 120 trials with
     exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
 
-    Submissions are in order; times of arrival are infinite where no value has come.
+    Times of submission are in increasing order; times of arrival are infinite without a value.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)
@@ -269,7 +269,7 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
 def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
     """Ids of the pending trials of a ledger at ``now`` that are hanging (`hanging_places`).
 
-    Trials that failed or expired do not count, nor do values that were known upon submission.
+    Failed trials, expired trials and trials recorded with a value do not count.
     """
     if not len(ledger.pending(now)):
         return []
@@ -281,16 +281,16 @@ def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
     ]
     places = hanging_places(
         [trial.submitted_at for trial in trials],
-        # A value that is recorded ahead of its time has not arrived.
+        # A value with a time of arrival after ``now`` has not arrived.
         [math.inf if trial.observed_at is None else trial.observed_at for trial in trials],
     )
     return [trials[place].id for place in places]
 
 
 def with_hanging_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:
-    """The ledger or, if trials are hanging, a copy in which they have failed.
+    """The ledger or, if trials are hanging, a copy in which these trials have failed.
 
-    Those whose value is recorded ahead of its time, as in simulations, stay pending.
+    Trials whose value is recorded ahead of time, as in simulations, stay pending.
     """
     late = hanging(ledger, now)
     if not late:

@@ -1,4 +1,4 @@
-"""`AsynchronousOptimizer`: several evaluations at a time, and one query chosen at a time."""
+"""`AsynchronousOptimizer`: the loop that runs evaluations in parallel."""
 
 from __future__ import annotations
 
@@ -34,40 +34,38 @@ _IN_USE: set[Path | int] = set()  # ledgers of runs in this process: files or, i
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    A query is recorded before its evaluation starts, and a value when it arrives, even while the
-    next query is being chosen. So a run with the same file continues this one, however it ends.
+    A query is recorded before its evaluation starts. A value is recorded when it arrives, even
+    while the next query is being chosen. So a run with the same file continues an interrupted run.
 
     **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
-    process dies or exceeds the time limit of a `PebbleExecutor`, which costs no other trial. Other
-    process pools break as a whole when a process dies. If a function makes the executor, another
-    one takes its place, and the trials that were running run again, one at a time: a trial that
-    breaks its executor again has failed.
+    process dies or exceeds the time limit of a `PebbleExecutor`; other trials continue. Other
+    process pools break as a whole when a process dies. If ``executor`` is a function, the pool is
+    replaced, and its trials run again, one at a time. A trial that breaks a pool again has failed.
 
-    **The end.** With ctrl-C, an error of ``propose``, or a lost executor, as when a Dask client is
-    closed, the run ends with an exception. Trials that were running stay pending, and the next run
+    **The end.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed Dask client,
+    ends the run with an exception. Trials that were running stay pending, and the next run
     evaluates them again. An executor made here is shut down: a `PebbleExecutor` kills its
-    processes, others finish what they are evaluating.
+    processes, and other executors finish their evaluations.
 
     Args:
-        executor: Where evaluations run: a function without arguments that makes a
-            ``concurrent.futures`` executor, such as ``partial(PebbleExecutor, 4)``; or an executor,
-            which is neither replaced nor shut down here. For Dask it is
-            ``client.get_executor(pure=False)``. A process pool must not fork, which may deadlock as
-            torch runs threads: ``ProcessPoolExecutor`` needs
+        executor: A function without arguments that makes a ``concurrent.futures`` executor, such as
+            ``partial(PebbleExecutor, 4)``; or an executor, which is neither replaced nor shut down.
+            For Dask pass ``client.get_executor(pure=False)``. A process pool must not fork, because
+            torch's threads may deadlock: ``ProcessPoolExecutor`` needs
             ``mp_context=multiprocessing.get_context("spawn")``.
-        objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
-            It returns a finite real number, also as a tensor or array of one element; or a dict of
-            arguments of `FeedbackLedger.tell`: ``"y"`` and ``"yvar"``, ``"outcomes"`` or
-            ``"context"``. Processes need it to be picklable.
-        ledger: Where trials are recorded.
+        objective: The function to optimize. Its argument is a float64 array of shape ``d``, which
+            it may modify. It returns a finite real number, also as a tensor or array of one
+            element, or a dict of arguments of `FeedbackLedger.tell`: ``"y"`` and ``"yvar"``,
+            ``"outcomes"`` or ``"context"``. It must be picklable for process pools.
+        ledger: The ledger in which trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`. If its decision has
             several outcomes, the objective returns them. Called in the thread that calls `run`.
-        max_parallel: Number of evaluations to keep running.
-        max_consecutive_failures: How many failures in a row end the run with an error.
+        max_parallel: Number of evaluations that run at the same time.
+        max_consecutive_failures: Number of failures in a row after which the run raises an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
-            after each evaluation that has brought a value or failed. One that returns True ends
-            the run, as the time budget does. The error of one is logged, and the run goes on.
+            after each evaluation that has returned a value or failed. If a callback returns True,
+            no more evaluations start. Errors in callbacks are logged, and the run continues.
 
     Raises:
         InputDataError: If an argument is malformed.
@@ -114,29 +112,28 @@ class AsynchronousOptimizer:
         progress: bool = True,
         seconds: float | None = None,
     ) -> LedgerSummary:
-        """Evaluate until the ledger holds a number of resolved trials, or for some time.
+        """Evaluate until the ledger has a number of resolved trials, or for a number of seconds.
 
-        A trial is resolved when it has failed or its value has arrived, even if too late for the
-        ledger to use it. Evaluations that run when the time is over are awaited.
+        A trial is resolved when it has failed or its value has arrived, even if the value arrived
+        too late to count. Evaluations that still run after ``seconds`` are awaited.
 
         Args:
-            num_evaluations: Number of resolved trials, including earlier runs, at which to stop;
-                None for no limit.
+            num_evaluations: Number of resolved trials, including earlier runs (None: no limit).
             progress: Whether to show a progress bar.
-            seconds: Time in seconds after which no query is chosen; None for no limit.
+            seconds: Time in seconds after which no query is chosen (None: no limit).
 
         Returns:
-            How the ledger stands: its best trial, and the numbers of others.
+            The ledger's best trial, and the number of trials in each state.
 
         Raises:
-            BotorchError: If both limits are None, an argument is malformed, or ``propose`` returns
-                anything but a query.
-            LedgerError: If another run here uses the ledger, or a value (see the log) is not kept.
+            BotorchError: If both limits are None, or an argument or a proposed query is malformed.
+            LedgerError: If another run in this process uses the ledger, or a value cannot be
+                recorded (the log has the value).
             EvaluationError: If too many trials in a row fail, workers cannot evaluate the
-                objective, or an executor is lost that cannot be replaced.
+                objective, or the executor is lost and cannot be replaced.
         """
         if num_evaluations is None and seconds is None:
-            raise InputDataError("`num_evaluations` or `seconds` must say when the run ends.")
+            raise InputDataError("Give `num_evaluations`, `seconds` or both, to end the run.")
         goal, deadline = math.inf, math.inf
         if num_evaluations is not None:
             goal = check_count("num_evaluations", num_evaluations)
@@ -144,7 +141,7 @@ class AsynchronousOptimizer:
             deadline = time.monotonic() + check_positive("seconds", seconds)
         used = self.ledger.path or id(self.ledger)
         if used in _IN_USE:
-            raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
+            raise LedgerError("Another run in this process uses the `ledger`: wait until it ends.")
         _IN_USE.add(used)
         try:
             _Run(self, goal, deadline, progress).evaluate()
@@ -154,7 +151,7 @@ class AsynchronousOptimizer:
 
 
 class _Run:
-    """A run, which starts nothing more after the ``deadline`` on the monotonic clock."""
+    """A run. No evaluation starts after the ``deadline`` on the monotonic clock."""
 
     def __init__(
         self, optimizer: AsynchronousOptimizer, goal: float, deadline: float, progress: bool
@@ -164,13 +161,12 @@ class _Run:
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
-        # Executors report from their own threads which evaluations have ended, and their errors.
-        # Unlike `concurrent.futures.wait`, waiting for this queue holds no lock that ctrl-C could
-        # leave locked.
+        # Ended evaluations and their errors, reported from the executor's threads. Waiting for a
+        # queue, unlike `concurrent.futures.wait`, holds no lock that ctrl-C could leave locked.
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
-        # Trials to evaluate before new ones, at first those that an earlier run has left behind.
+        # Trials to evaluate before new trials; at the start, the pending trials of an earlier run.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
-        # Trials that were running when their executor broke: one of them has broken it.
+        # Trials that were running when their executor broke: one of them is the cause.
         self._suspects: set[int] = set()
         self._num_failures_in_a_row = 0
         self._resolved: set[int] = set()
@@ -192,7 +188,7 @@ class _Run:
                 self._shut_down(wait=is_complete)
 
     def _advance(self) -> bool:
-        """Settle what has ended, then start an evaluation or wait; False at the end."""
+        """Process ended evaluations, then start another or wait; False at the end of the run."""
         while not self._ended.empty():
             self._settle(*self._ended.get())
         self._look_for_resolved()
@@ -207,7 +203,7 @@ class _Run:
         return True
 
     def _look_for_resolved(self) -> None:
-        """Among the trials that were not resolved, as others may resolve some as well."""
+        """Update the set of resolved trials: users may resolve trials by hand."""
         for trial_id in set(range(len(self._ledger))) - self._resolved:
             trial = self._ledger[trial_id]
             if trial.y is not None or trial.status is TrialStatus.FAILED:
@@ -221,27 +217,28 @@ class _Run:
         self._bar.update(len(self._resolved) - self._bar.n)
 
     def _may_start(self) -> bool:
-        """Whether there is time, a need, and a free slot."""
+        """Whether another evaluation may start: within the limits and with a free worker."""
         under_way = {trial.id for trial in self._running.values()}
         if time.monotonic() >= self._deadline or len(self._resolved | under_way) >= self._goal:
             return False
         if self._suspects & (under_way | {trial.id for trial in self._waiting}):
-            return not under_way  # alone, to find out who breaks an executor
+            return not under_way  # suspects run alone, to find out which trial breaks an executor
         return len(under_way) < self._optimizer.max_parallel
 
     def _start(self) -> None:
         optimizer = self._optimizer
         trial = self._waiting.popleft() if self._waiting else self._ledger.ask(optimizer.propose)
-        future = self._submit(optimizer.objective, trial.x.clone().numpy())  # it may modify that
+        # The objective may modify its argument.
+        future = self._submit(optimizer.objective, trial.x.clone().numpy())
         self._running[future] = trial
         future.add_done_callback(partial(self._on_done, trial))
 
     def _submit(self, *call: Any) -> Future[Any]:
-        """Submit a call, to another executor if this one is lost and can be replaced."""
+        """Submit a call; replace a lost executor if possible."""
         try:
             return self._executor.submit(*call)
         except Exception as error:
-            # Python 3.11 never ends the worker that it was starting as the pool broke.
+            # Python 3.11 never ends a worker that was starting while the pool broke.
             workers = getattr(self._executor, "_processes", None)
             if isinstance(error, BrokenExecutor) and isinstance(workers, dict):
                 for worker in [*workers.values()]:
@@ -260,7 +257,7 @@ class _Run:
             self._executor.shutdown(wait=wait)
 
     def _open_executor(self) -> None:
-        """Make an executor, unless one is given, and see whether its workers can evaluate."""
+        """Make an executor, unless one is given, and check that its workers can evaluate."""
         if not self._is_given:
             made = self._optimizer.executor()  # type: ignore[operator]
             self._executor = check_instance("executor()", made, Executor)
@@ -268,15 +265,15 @@ class _Run:
             self._executor.submit(callable, self._optimizer.objective).result()
         except Exception as error:
             raise EvaluationError(
-                f"Workers cannot evaluate the `objective` ({_describe(error)}). Processes need one "
-                "that they can import, such as a function at the top level of a module, and a main "
-                "script that keeps what only it should do under `if __name__ == '__main__':`."
+                f"Workers cannot evaluate the `objective` ({_describe(error)}). Processes must be "
+                "able to import it: define it at the top level of a module, and put the main "
+                "script's own code under `if __name__ == '__main__':`."
             ) from error
 
     def _on_done(self, trial: Trial, future: Future[Any]) -> None:
-        """Record a value at once, in the executor's thread, and tell the run.
+        """Record a value at once, in the executor's thread, as the main thread may be busy.
 
-        The main thread may be busy for minutes. Failures are left to it: ctrl-C may be their cause.
+        Failures are left to the main thread, since ctrl-C may be their cause.
         """
         try:
             result = future.result()
@@ -286,46 +283,48 @@ class _Run:
             self._ended.put((future, self._record(trial, result)))
 
     def _record(self, trial: Trial, result: object) -> Exception | None:
-        """Write what the objective returned to the ledger, or return the error of doing so."""
-        told = result if isinstance(result, Mapping) else {"y": result}
+        """Write the objective's result to the ledger; returns the error if this fails."""
+        arguments = result if isinstance(result, Mapping) else {"y": result}
         try:
-            self._ledger.tell(trial.id, **told)
-        except TrialStateError as error:  # resolved by others, for example by hand
+            self._ledger.tell(trial.id, **arguments)
+        except TrialStateError as error:  # already resolved, for example by hand
             logger.warning("The value of trial %d was not needed: %s", trial.id, error)
         except Exception as error:
             if isinstance(error, LedgerError):  # the value may have cost hours
-                logger.error("Trial %d has to be told %r by hand: %s", trial.id, told, error)
+                logger.error(
+                    "Record the value of trial %d by hand, %r: %s", trial.id, arguments, error
+                )
             return error
         return None
 
     def _settle(self, future: Future[Any], error: BaseException | None) -> None:
-        """Deal with the end of an evaluation, whose value is recorded."""
+        """Process the end of an evaluation; its value has been recorded."""
         trial = self._running.pop(future)
         if isinstance(error, (LedgerError, KeyboardInterrupt)):
             raise error
         if isinstance(error, CancelledError):
             raise EvaluationError(
-                "The `executor` has cancelled its evaluations, as if it was shut down or its Dask "
-                "client closed. Trials that were running stay pending."
+                "The `executor` has cancelled its evaluations. Was it shut down, or its Dask "
+                "client closed? Trials that were running stay pending."
             ) from error
         if isinstance(error, BrokenExecutor) and trial.id not in self._suspects:
             logger.warning("Trial %d runs again: %s", trial.id, _describe(error))
             self._suspects.add(trial.id)
             self._waiting.appendleft(trial)
-            self._submit(callable, None)  # ends what else runs there, if it is the executor's error
+            self._submit(callable, None)  # replaces a broken executor
             return
         if error is None:
             self._num_failures_in_a_row = 0
         else:
             self._num_failures_in_a_row += 1
             logger.warning("Trial %d failed: %s", trial.id, _describe(error))
-            with suppress(TrialStateError):  # resolved by others
+            with suppress(TrialStateError):  # already resolved, for example by hand
                 self._ledger.fail(trial.id, _describe(error))
         for callback in self._optimizer.callbacks:
             try:
                 answer = callback(self._ledger, self._ledger[trial.id])
                 is_flag = str(getattr(answer, "dtype", type(answer).__name__)).endswith("bool")
-                if is_flag and answer:  # a count, for example, is no answer
+                if is_flag and answer:  # other types, such as a count, do not end the run
                     self._deadline = -math.inf
             except Exception:
                 logger.exception("A callback failed after trial %d", trial.id)
@@ -337,10 +336,10 @@ class _Run:
 
 
 def _describe(error: BaseException | None) -> str:
-    """An exception in one line of text, even if it cannot be shown."""
+    """An exception as a line of text, even if its message cannot be read."""
     kind = type(error).__name__
     if isinstance(error, ProcessExpired):
-        code = error.exitcode  # with 256 for 0
+        code = error.exitcode  # a `PebbleExecutor` reports 0 as 256
         return f"{kind}: exit code {code % 256 if code > 0 else code}"
     try:
         return f"{kind}: {error}"

@@ -1,4 +1,4 @@
-"""`PebbleExecutor`: processes that may be killed, behind the interface of executors."""
+"""`PebbleExecutor`: an executor of processes with a time limit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _START = str(Path(__file__).with_name("worker_start.py"))
 class PebbleExecutor(Executor):
     """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
 
-    A process that dies, or takes too long and is killed, costs only its call, and is replaced. It
-    is spawned, as torch's threads may deadlock a fork. However a process ends, the programs that it
-    has started are killed, but on Windows and where they have a session of their own.
+    If a process dies, or exceeds the time limit and is killed, only its call is lost, and the
+    process is replaced. Processes are spawned, as torch's threads may deadlock a fork. When a
+    process ends, the programs that it has started are killed, except on Windows and except for
+    programs in another session.
 
     Args:
         max_workers: Number of processes.
-        timeout: Longest duration of a call in seconds, from when a process begins it.
-        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time.
+        timeout: Longest duration of a call in seconds, counted from the start in a process.
+        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process per call.
 
     Example:
         >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
@@ -43,39 +44,39 @@ class PebbleExecutor(Executor):
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` in a process; what it returns comes with the future."""
+        """Call ``fn`` in a process; returns a future of its result."""
         future = self._pool.schedule(fn, args, kwargs, self._timeout)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Await the calls, or kill the processes unless ``wait`` is set."""
+        """Wait for the calls or, with ``wait=False`` or ``cancel_futures``, kill the processes."""
         self._pool.close() if wait and not cancel_futures else self._pool.stop()
         self._pool.join()
-        # Pebble forgets calls that were scheduled at the moment at which its pool broke.
+        # Pebble forgets calls that were scheduled while its pool broke.
         for future in [*self._open]:
             future.set_exception(BrokenExecutor("The pool has ended before the call."))
 
 
 class _Spawn(SpawnContext):
     class Process(SpawnProcess):
-        """Programs that it has started are killed once Pebble sees that it has ended."""
+        """Kills the programs that it has started once Pebble sees that it has ended."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
+            return object.__new__, (SpawnProcess,), self.__dict__  # there without importing torch
 
         def is_alive(self) -> bool:
             is_alive = super().is_alive()
             if not is_alive and self.pid is not None and hasattr(os, "killpg"):
-                with suppress(OSError):  # mostly there is no such group any more
+                with suppress(OSError):  # the group has usually ended
                     os.killpg(self.pid, signal.SIGKILL)
             return is_alive
 
 
 class _SpawnForGood(_Spawn):
     class Process(_Spawn.Process):
-        """Exit code 0, as of a STOP in Fortran, is a loss, unless ``max_tasks`` ends processes."""
+        """Turns exit code 0, as after a Fortran ``STOP``, into 256, unless ``max_tasks`` is set."""
 
         @property
         def exitcode(self) -> int | None:

@@ -56,7 +56,7 @@ Features = Mapping[int, float]
 # Uses of random numbers. With the seed and a count, each names a stream.
 DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD, TURN = range(7)
 
-# Most choices of an unasked joint draw at all of them, whose cost is cubic.
+# The largest number of choices for a joint draw that the user has not requested; its cost is cubic.
 MOST_JOINT = 2000
 
 
@@ -66,7 +66,7 @@ class SearchSettings:
 
     Args:
         num_restarts: Number of starting points of the gradient-based search.
-        raw_samples: Number of points from which these are chosen.
+        raw_samples: Number of points from which the starting points are chosen.
         seed: Seed of all random numbers of the proposer, including its initial design and its fits.
             Torch's global random state is neither used nor changed.
 
@@ -85,43 +85,42 @@ class SearchSettings:
 
 
 class DelayAwareProposer:
-    """Chooses the next query while others are under evaluation.
+    """Chooses the next query while other queries are pending.
 
     A proposer fits a model to the values in a ledger, conditions it on the pending queries, and
-    maximizes an acquisition function. The result depends on the ledger and the arguments alone: a
-    run that was interrupted continues as if it had not been.
+    maximizes an acquisition function. The result depends only on the ledger and the arguments: an
+    interrupted run continues as if it had never stopped.
 
-    Hyperparameters are fitted at certain numbers of values (``refit_every``); in between the fitted
-    model is conditioned on later values. From 100 values on, the default ``fit`` starts from its
-    result for the first half of them.
+    Hyperparameters are fitted at certain numbers of values (``refit_every``). In between, the model
+    is conditioned on later values. With at least 100 values, the default ``fit`` starts from its
+    result for the first half of the values.
 
-    Before ``num_initial`` queries and two values, queries are scrambled Sobol points or, with
-    ``choices``, a random permutation of these.
+    Until the ledger has ``num_initial`` queries and two values, queries are scrambled Sobol points
+    or, with ``choices``, choices in random order.
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
-            default ``fit`` makes its model on the device of the tensor, where a GPU pays from about
+            model of the default ``fit`` is on the device of the tensor; a GPU is faster from about
             two thousand values on. All data are on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
-            for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy`, whose table lists
-            further algorithms.
+            for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy` (see its table).
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``), in any precision,
-            calibrated or not. A parameter ``Yvar`` is given the variances of the noise (``n x 1``,
-            NaN where unknown) if the ledger knows any. The default fits a ``SingleTaskGP`` with
-            normalized inputs and standardized outcomes, which takes ``Yvar``.
+            calibrated or not. A parameter ``Yvar`` (``n x 1``, NaN if unknown) receives the noise
+            variances if the ledger has any. The default fits a ``SingleTaskGP`` with normalized
+            inputs and standardized outcomes, and uses ``Yvar``.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from in place of the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
-            context; or a function of the ledger that returns them. They may lie outside of the box.
-            In ``choices`` these columns are overwritten.
+            context; or a function of the ledger that returns them. Values outside of the box are
+            allowed. These columns of ``choices`` are overwritten.
         search: Settings of the search, and the seed (default: ``SearchSettings()``).
-        maximize: Whether the objective is maximized, which the ledger records on the first call;
-            None leaves it to the ledger.
-        refit_every: A number of values (integer) from one fit to the next, or the factor above 1
-            (float) by which it grows: with the default, there is a fit after every value up to 20,
-            and after every hundredth at 1000.
-        inequality_constraints: Linear constraints that all queries meet, with their fixed features,
-            as in ``optimize_acqf``. ``choices`` that break one are left out.
+        maximize: Whether the objective is maximized. The ledger records it on the first call. None
+            takes the ledger's ``maximize``.
+        refit_every: Number of values from one fit to the next (an integer), or the factor above 1
+            by which the number of values grows between fits (a float). The default fits after each
+            value up to 20, and after every hundredth value at 1000.
+        inequality_constraints: Linear constraints on all queries, including fixed features, as in
+            ``optimize_acqf``. ``choices`` that violate one are left out.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -172,32 +171,31 @@ class DelayAwareProposer:
         self._ledger_model = LedgerModel(fit, self.refit_every, self.device, stream)
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
-        """The next query, given a ledger of those so far, which is only read.
+        """The next query, given a ledger of the queries so far. The ledger is only read.
 
         Returns:
-            A point of the box or one of ``choices``, with its fixed features: a vector of length
+            A point of the box or of ``choices``, including fixed features: a vector of length
             ``d`` in double precision on the CPU.
 
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
             InputDataError: If the ledger contradicts ``maximize``, ``fixed_features`` returns
-                malformed features, all ``choices`` have failed or break linear constraints, or the
-                variance of the values overflows.
+                malformed features, all ``choices`` have failed or violate linear constraints, or
+                the variance of the values overflows.
             InfeasibilityError: If no point of the box meets the linear constraints.
 
         Warns:
-            InputDataWarning: If no query with a value, or none of ``choices``, lies in the box; if
-                the ``censor_value`` is better than all observed values; or if known noise cannot be
-                used.
+            InputDataWarning: If no query with a value, or no choice, is in the box; if the
+                ``censor_value`` is better than all observed values; or if known noise is not used.
         """
         if check_instance("ledger", ledger, FeedbackLedger).dim != self.dim:
             raise BotorchTensorDimensionError(
-                f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}: "
-                "give the bounds of these features, or begin another ledger."
+                f"The queries of `ledger` have {ledger.dim} features, and `bounds` is for "
+                f"{self.dim}: give the bounds of these features, or begin a new ledger."
             )
         if self.maximize is not None:
             ledger.declare(self.maximize)
-        ledger = ledger.snapshot()  # others may write to it meanwhile
+        ledger = ledger.snapshot()  # other threads may write to the ledger
         now, count = ledger.now(), len(ledger)
         given = self.fixed_features
         fixed = check_fixed_features(given(ledger) if callable(given) else given, self.dim)
@@ -220,7 +218,7 @@ class DelayAwareProposer:
         if place is not None:
             design, asked = self._design(SPREAD, fixed, choices), ledger.queries()
             spread = design.new_point(place, asked, feasibility)
-            # Where failures lie all over the box, all of it is border, and the model chooses.
+            # If failures are all over the box, every point is at a border, and the model chooses.
             if spread is not None and not (avoided and avoided.are_at_border(spread[None])):
                 return spread
         model = self._ledger_model(ledger, now, strategy)
@@ -236,7 +234,7 @@ class DelayAwareProposer:
         return Design(self.bounds, seed, fixed, choices, self.region.linear)
 
     def _choices_left(self, fixed: Features, failed: Tensor) -> Tensor | None:
-        """The choices with the fixed features that are none of the failed queries."""
+        """The choices, with the fixed features, that meet the constraints and have not failed."""
         if self.choices is None:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
@@ -244,32 +242,32 @@ class DelayAwareProposer:
         left = choices[~is_any_of(choices, failed)]
         if not len(left):
             raise InputDataError(
-                "All `choices` have failed, or break linear constraints: add others, or start a "
-                "new ledger if they work now."
+                "All `choices` have failed or violate linear constraints: add other choices, or "
+                "start a new ledger if they work now."
             )
         return left
 
     def _leaves_borders(self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> bool:
-        """Whether the next query has to keep away from failures, whatever the model predicts."""
+        """Whether the next query must be away from failures, regardless of the model."""
         return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:
-        """The place of query ``count`` in the design; None if a model chooses it."""
+        """The number of query ``count`` within the design; None if the model chooses the query."""
         if not callable(self.fixed_features):
             return None if count % 2 else count // 2
-        # If contexts alternate, one of them would have all points of the design.
+        # At random, since alternating contexts would put all design points on one context.
         is_spread = derived_seed(self.search.seed, TURN, count) % 2 == 0
         return count if is_spread else None
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
-        """Refuse values that are too large for a model, and warn of points in other units."""
+        """Raise if values are too large for a model, and warn of points in other units."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
             worst = max(ledger.trials_at(now), key=lambda trial: abs(trial.y or 0.0))
             raise InputDataError(
                 f"The values of the ledger, such as {worst.y:g} of trial {worst.id}, are too large "
-                "for their variance to be computed. `amend` those that stand for failures, "
-                "and let the objective raise an exception instead; or scale all of them."
+                "to compute their variance. If such values mark failures, `amend` them, and let "
+                "the objective raise an exception instead; otherwise scale all values."
             )
         points, which = X, f"the {len(X)} queries in the ledger that have values"
         if self.choices is not None:
@@ -278,8 +276,8 @@ class DelayAwareProposer:
         inside[:, [*fixed]] = True
         if not inside.all(dim=-1).any():
             warnings.warn(
-                f"None of {which} lies in the box of `bounds`, by which the model measures "
-                "distances. Are they in other units, or of another problem?",
+                f"None of {which} lies in `bounds`, by which the model measures distances. Are "
+                "they in other units, or from another problem?",
                 InputDataWarning,
                 stacklevel=level_of_caller(),
             )
@@ -314,7 +312,7 @@ class DelayAwareProposer:
             return bound()
         is_asked_for = self.strategy.acquisition == "ts"
         if not is_asked_for and choices is not None and len(choices) > MOST_JOINT:
-            choices = None  # a draw at all points of the box
+            choices = None  # draw over the box instead
         seed = derived_seed(self.search.seed, DRAW, len(ledger))
         try:
             return DelayedThompsonSampling.from_ledger(
@@ -333,11 +331,11 @@ class DelayAwareProposer:
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The best one of ``choices`` or, without any, of the box without ``failed`` queries."""
+        """The maximizer ``d`` over ``choices`` or, if None, the box except ``failed`` points."""
         if choices is not None:
             return _best_of(choices, acqf, model)
         box, linear = like(model, self.bounds), self.region.linear
-        # Nobody knows the unit of a user's own acquisition function.
+        # The unit of a user's acquisition function is unknown.
         is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
             acqf,
@@ -354,21 +352,21 @@ class DelayAwareProposer:
         # SLSQP may end outside of the linear constraints.
         is_out = not self.region.allows(point.view(1, 1, -1))
         if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
-            # The best of a Sobol sample, of which as many points as have failed may fall away.
+            # The best of a Sobol sample, enlarged as some of its points may have failed.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """How large one unit of a model's targets is in units of its outcome; 1 if that is unknown."""
+    """The unit of a model's targets, in units of its outcome; 1 if unknown."""
     outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
     unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
     return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
-    """The maximizer among the choices, exactly as given even if the model's precision is lower."""
+    """The maximizer among ``choices``, without rounding to the model's precision."""
     rows = like(model, choices)
     best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
@@ -379,8 +377,8 @@ def _checked_bounds(bounds: object) -> Tensor:
     widths = check_finite("bounds[1] - bounds[0]", box.diff(dim=0))
     if not widths.numel() or (widths <= 0).any():
         raise InputDataError(
-            "`bounds` must hold a row of lower bounds and then one of greater upper bounds, such "
-            "as [[0, 0], [1, 1]] for two features between 0 and 1. Hold a feature that is not "
-            "chosen by `fixed_features`, within bounds that differ."
+            "`bounds` must have a row of lower bounds and a row of greater upper bounds, such as "
+            "[[0, 0], [1, 1]] for two features between 0 and 1. To fix a feature, pass "
+            "`fixed_features`, with bounds that differ."
         )
     return box

@@ -1,8 +1,8 @@
 """The model of a ledger: fitted on a schedule, conditioned on later, failed and pending queries.
 
-A fit takes a hundred factorizations or more, each ``O(n^3)``; conditioning on a further value takes
-``O(n^2)``. Fits and their starts depend on the values and their order alone, so a resumed run
-repeats the same computations.
+A fit takes a hundred factorizations or more, each ``O(n^3)``; conditioning on another value takes
+``O(n^2)``. Fits and their starting points depend only on the values and their order, so a resumed
+run repeats the same computations.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
 from botorch_calib.models.process import checked_observations, like, observed_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
-# The first fit is to two values: one has no standard deviation.
+# The first fit needs two values, as a single value has no standard deviation.
 FIRST_FIT = 2
-# From this many values on a fit starts from another one. With fewer it costs little, and the
-# marginal likelihood may have its maximum elsewhere.
+# With at least this many values a fit starts from the result of an earlier fit. With fewer values a
+# fit is cheap, and the maximum of the marginal likelihood may be far from the earlier one.
 LEAST_FOR_WARM_START = 100
-# Relative decrease of the objective at which a fit that starts from another one stops: a few tenths
-# of log likelihood, for a half to a tenth of the evaluations of L-BFGS-B's default of 2e-9.
+# Relative decrease of the objective at which a warm-started fit stops. It loses a few tenths of log
+# likelihood, and takes a half to a tenth of the evaluations of L-BFGS-B's default, 2e-9.
 TOLERANCE = 1e-6
-# Noise variance of the second start, of standardised outcomes; by default the first has 0.007.
+# Noise variance of the second start, for standardised outcomes; the first start has 0.007.
 SECOND_NOISE = 0.1
 
-# Hyperparameters of a Gaussian process, by its parts.
+# Hyperparameters of a Gaussian process, by submodule.
 State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: int | float) -> int | float:
-    """An integer of at least 1 or a float above 1."""
+    """Return ``value`` if it is an integer of at least 1 or a float above 1; else raise."""
     with suppress(InputDataError):
         return check_count("refit_every", value)
     if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
@@ -70,10 +70,10 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """How many of ``num >= 2`` values hyperparameters are fitted to.
+    """Number of values, out of ``num >= 2``, to which hyperparameters are fitted.
 
-    The schedule begins with 2, and goes from ``k`` to ``k + every`` for an integer, or to ``max(k +
-    1, floor(k every))`` for a float.
+    The schedule begins with 2. The number after ``k`` is ``k + every`` for an integer, and
+    ``max(k + 1, floor(k every))`` for a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -86,8 +86,8 @@ def fitted_count(num: int, every: int | float) -> int:
 def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """A fitted model conditioned on later values, ``n x d`` and ``n x 1``.
 
-    A calibrator learns from them one after the other. A model that learns the noise ignores the
-    noise variances ``Yvar``, ``n x 1``.
+    A calibrator learns the values one by one. A model that learns the noise ignores the noise
+    variances ``Yvar``, ``n x 1``.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -99,7 +99,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
         X, Y, Yvar = checked_observations(extended.model, X, Y, Yvar)
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
-            extended.learn(x, y, noise)  # equal ones may be repeated queries
+            extended.learn(x, y, noise)  # one by one: equal inputs may be repeated queries
     return extended
 
 
@@ -112,21 +112,21 @@ def fit_single_task_gp(
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
-    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube, where inputs are without
-    bounds. Without ``Yvar``, ``n x 1``, and where it is NaN, the noise is learned, from two starts.
-    From a given ``start`` alone the fit stops at `TOLERANCE`.
+    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube; without ``bounds``, inputs
+    must be in the unit cube. The noise is learned from two starts if ``Yvar``, ``n x 1``, is
+    missing or has NaN. With a ``start`` the fit has this one start and stops at `TOLERANCE`.
     """
-    # Values that differ by rounding alone count as equal, and so do those whose variance would
-    # underflow. BoTorch's bound of 1e-8 would be one in some unit.
+    # Values count as equal if they differ by rounding only or if their variance would underflow.
+    # BoTorch's limit, 1e-8, would depend on the unit.
     accuracy = torch.finfo(Y.dtype)
     equal = max(4.0 * accuracy.eps * Y.abs().amax().item(), accuracy.tiny**0.5)
     if Yvar is not None:
-        # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
+        # GPyTorch raises variances of standardized values to 1e-6, with a warning.
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
     def unfitted(*batch: int) -> PartlyKnownNoiseGP:
-        # Equal values, and inputs outside of the box, are warned of, and nobody can help them.
+        # BoTorch warns of equal values and inputs outside of the box; users cannot avoid either.
         with validate_input_scaling(False):
             return PartlyKnownNoiseGP(
                 X.expand(*batch, *X.shape),
@@ -142,7 +142,7 @@ def fit_single_task_gp(
     if start is not None:
         options = {"ftol": TOLERANCE}
         for part, state in start.items():
-            # All variances may be known of the first values, and none learned.
+            # An earlier fit with all variances known has learned no noise.
             gp.get_submodule(part).load_state_dict(state, strict=False)
     elif noises:
         searched = unfitted(2)
@@ -157,12 +157,12 @@ def fit_single_task_gp(
 
 
 def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
-    """Data bit by bit, to compare them: NaN equals NaN."""
+    """The bytes of tensors, for a comparison in which NaN equals NaN."""
     return tuple(b"" if each is None else each.cpu().numpy().tobytes() for each in data)
 
 
 def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-    """The fitted model; the variances ``Yvar`` are for a `fit` with a parameter of this name."""
+    """The fitted model; ``Yvar`` is passed to a ``fit`` with a parameter of this name."""
     known = {} if Yvar is None else {"Yvar": Yvar}
     if known and "Yvar" not in signature(fit).parameters:
         known = {}
@@ -176,7 +176,7 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
 
 
 class _Remembered(NamedTuple):
-    """A model, and the `_bits` of the data that it is of."""
+    """A model and the `_bits` of its data."""
 
     data: tuple[bytes, ...] = ()
     model: Any = None
@@ -185,20 +185,20 @@ class _Remembered(NamedTuple):
 class ScheduledFit:
     """Models of growing data, fitted on a schedule and conditioned in between.
 
-    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The ``stream`` and the number of
-    values give the seed of each fit, for random numbers on the ``device``.
+    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The seed of each fit, for random
+    numbers on the ``device``, is derived from ``stream`` and the number of values.
     """
 
     def __init__(
         self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
     ) -> None:
         self.fit, self.refit_every, self.device, self.stream = fit, refit_every, device, stream
-        # The model of the first values, and that one conditioned on the later values: workers ask
-        # many times for each new value, and a calibrator learns later values one by one.
+        # The model of the first values, and the same model conditioned on the later values. Both
+        # are stored: there are many calls per new value, and learning takes time.
         self._first = self._all = _Remembered()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy fits again when it is called: a stored fit may be large and outdated.
+        # Fits are not pickled, as they may be large and outdated: a copy fits again when called.
         return {**self.__dict__, "_first": _Remembered(), "_all": _Remembered()}
 
     @property
@@ -207,7 +207,7 @@ class ScheduledFit:
         return self._first.model
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model of all values, in order of arrival, fitted to the first of them."""
+        """The model of all values, in order of arrival; hyperparameters fit the first values."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
         if self._first.data != (data := _bits(*first)):
@@ -222,18 +222,18 @@ class ScheduledFit:
 
 
 class WarmStartedFit:
-    """`fit_single_task_gp`, which starts from a fit to the first half of many values.
+    """`fit_single_task_gp`; with many values it starts from a fit to about the first half of them.
 
-    That fit belongs to the schedule ``refit_every``, and starts from another one itself: all of
-    them take a seventh of the time. The model is on the device of ``bounds``; the ``seed`` is for
-    fits that fail at first.
+    The earlier fit is one of the schedule ``refit_every``, and is warm-started itself. All earlier
+    fits together take a seventh of the time. The model is on the device of ``bounds``. The ``seed``
+    is for retries of failed fits.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
         self.bounds, self.refit_every, self.seed = bounds, refit_every, seed
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
-        """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
+        """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and its noise variances."""
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
@@ -246,7 +246,7 @@ class WarmStartedFit:
 
 
 class LedgerModel(ScheduledFit):
-    """The model of a ledger at a time."""
+    """The model of a ledger at a time, with failed and pending queries imputed."""
 
     def __call__(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
@@ -262,12 +262,12 @@ class LedgerModel(ScheduledFit):
         censor_value = ledger.censor_value
         if imputation == "censor" and censor_value is None:
             _, Y = ledger.to_observations(now)
-            censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst one
+            censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst value
         return CensoredDelayModel(model, pending, censor_value, imputation)
 
 
 def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
-    """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
+    """Warn if the censoring value is better than all observed values: its sign may be wrong."""
     value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
     if value is None or not (Y < value if ledger.maximize else Y > value).all():
         return

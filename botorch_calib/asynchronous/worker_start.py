@@ -1,8 +1,8 @@
-"""What a process of `PebbleExecutor` runs first, by its path: a package would import torch there.
+"""Set up a process of `PebbleExecutor`. It runs by its path, as its package would import torch.
 
-The process and the programs that it starts get a session of their own, whose group has the number
-of the process. Programs are asked to end with the process, which waits for them for up to a second;
-the executor kills the others. If the script is killed, so is the group.
+The process starts a session. Its programs belong to the session's process group, whose number is
+the process's. When the process ends, it terminates its programs and waits for them for up to a
+second; the executor kills the remaining programs. If the main script is killed, so is the group.
 """
 
 import os
@@ -21,7 +21,7 @@ def _end_with_script() -> None:
 def _end_programs() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
-    with suppress(ChildProcessError):  # when none is left
+    with suppress(ChildProcessError):  # no program is left
         for _ in range(100):
             if not os.waitpid(-1, os.WNOHANG)[0]:
                 time.sleep(0.01)

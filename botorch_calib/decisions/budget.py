@@ -1,7 +1,7 @@
-r"""The budget of violations that a chance constraint may spend, by plain arithmetic.
+r"""The budget of violations that a chance constraint may spend.
 
-The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far, and
-`objective_coverage_bound` turns a bound for outcomes into one for the objective.
+`Budget` states and proves the bound, `Account` summarises the decisions so far, and
+`objective_coverage_bound` turns a bound for outcomes into a bound for the objective.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from botorch_calib._validation import check_nonnegative, check_open_unit
 
 #: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
-# The most rounds without a certified point that count as a relief, and the least excess: what good
-# rounds may earn.
+# The largest relief, in rounds without a certified point, and the smallest excess, which limits
+# what rounds without a violation earn.
 MOST_RELIEF, LEAST_EXCESS = 7, -2.0
-#: The least share of violations that a level may leave, well above double precision's.
+#: The smallest share of violations that a level may allow, well above the rounding of doubles.
 LEAST_SHARE = 1e-12
 
 
 def check_level(level: float) -> float:
-    """A level in (0, 1) that double precision tells from 1, and so do levels of its parts."""
+    """The level, if it lies in (0, 1) and far enough from 1 for double precision."""
     if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
         raise InputDataError(
-            f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: beyond, quantiles of a "
-            "predictive distribution mean nothing."
+            f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: quantiles of a "
+            "predictive distribution are meaningless beyond."
         )
     return float(level)
 
 
 class Decision(NamedTuple):
-    """The part of a decision that counts; None as long as its outcome is out."""
+    """The part of a decision that enters the account; None while the outcome is pending."""
 
     certified: bool
     violated: bool | None  # a limit
-    missed: bool | None  # the outcome was beyond the quantile that decided
+    missed: bool | None  # the outcome was beyond the deciding quantile
 
 
 class Account(NamedTuple):
-    """A summary of decisions and their outcomes, whenever these came.
+    """A summary of decisions and outcomes, which does not depend on when the outcomes arrived.
 
     Example:
         >>> decisions = [(True, False, False), (True, True, True)]  # certified, violated, missed
@@ -53,9 +53,9 @@ class Account(NamedTuple):
 
     num_certified: int = 0  # T
     num_violations: int = 0  # V
-    num_outstanding: int = 0  # certified, and no outcome yet
-    excess: float = 0.0  # E, violations less the stated share of certified rounds
-    relief: int = 0  # r / 0.1, by rounds without a certified point
+    num_outstanding: int = 0  # certified, with the outcome pending
+    excess: float = 0.0  # E, violations minus the stated share of certified rounds
+    relief: int = 0  # r / 0.1, raised by rounds without a certified point
 
     @classmethod
     def of(
@@ -65,12 +65,12 @@ class Account(NamedTuple):
         size: float = SIZE,
         least: float = LEAST_EXCESS,
     ) -> Account:
-        """The account of decisions in the order in which they were taken.
+        """The account of decisions, in the order of the decisions.
 
         With a stated ``share`` of violations, a certified round adds ``1 - share`` to the excess if
-        its outcome violated a limit, and takes off ``share`` if not, down to the ``least``. Another
-        round takes off ``share`` if its outcome was no miss, as long as there is an excess, and
-        adds to the relief while the excess is below half of the budget's ``size``.
+        the outcome violated a limit, and subtracts ``share`` otherwise, down to ``least``. An
+        uncertified round subtracts ``share`` from a positive excess if the outcome was within the
+        deciding quantile. It also adds to the relief while the excess is below ``size / 2``.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -88,16 +88,16 @@ class Account(NamedTuple):
 
 
 class Budget(NamedTuple):
-    r"""How many violations a stated level leaves room for.
+    r"""The number of violations that a stated level allows.
 
-    With ``alpha = 1 - level``, ``V`` violations among the ``T`` points certified so far, and ``p``
-    of these whose outcome is out, a point may be certified only while
+    Let ``alpha = 1 - level``. With ``V`` violations and ``p`` pending outcomes among the ``T``
+    points certified so far, another point may be certified only while
 
         ``V + p - alpha T < size``.
 
     **Bound.** Of the first ``T`` certified points at most ``alpha T + size + level`` violate a
-    limit, whatever the model, the choice of points and the environment do, in whatever order
-    outcomes come, and if they never come.
+    limit, for any model, choice of points and environment. Outcomes may arrive in any order, or
+    never.
 
     *Proof.* Let ``W_T`` be the number of violations among the first ``T`` points once all outcomes
     are known. When point ``T + 1`` was certified, ``W_T <= V + p < alpha T + size``, and so
@@ -105,8 +105,8 @@ class Budget(NamedTuple):
 
     Args:
         level: Stated probability that a point violates nothing.
-        size: Violations allowed beyond the stated share. Once they are spent, nothing is certified
-            any more, for good.
+        size: Violations allowed beyond the stated share. Once they are spent, no further point is
+            certified.
 
     Example:
         >>> budget = Budget(level=0.9)
@@ -121,7 +121,7 @@ class Budget(NamedTuple):
 
     @property
     def _share(self) -> Fraction:
-        """``1 - level`` of the decimal number that was meant: rounding would add up."""
+        """``1 - level``, exact for the decimal number, since rounding errors would accumulate."""
         return 1 - Fraction(repr(self.level))
 
     def allows(self, num_certified: int, num_at_stake: int) -> bool:
@@ -129,7 +129,7 @@ class Budget(NamedTuple):
         return self.left(num_certified, num_at_stake) > 0
 
     def left(self, num_certified: int, num_at_stake: int) -> float:
-        """What is left of the budget."""
+        """The remaining budget."""
         if math.isinf(self.size):
             return self.size
         return float(Fraction(self.size) - num_at_stake + self._share * num_certified)
@@ -145,21 +145,21 @@ class Budget(NamedTuple):
 def objective_coverage_bound(observed_misses: float, sign_probability: float = 0.5) -> float:
     r"""Largest expected number of rounds with the *objective* beyond, from a bound on outcomes.
 
-    Lemma 2 of LOCBO: let ``y = f + noise``, the noise independent, given the past and the point, of
-    the interval that was stated there, with ``P(noise >= 0) >= b`` and ``P(noise <= 0) >= b``.
-    Where ``f`` is above the upper end ``U``, ``y >= f > U`` with probability ``b`` at least, and
-    likewise below the lower end. So outcomes are beyond at least ``b`` times as often, and
+    Lemma 2 of LOCBO: let ``y = f + noise`` with ``P(noise >= 0) >= b`` and ``P(noise <= 0) >= b``,
+    and let the noise be independent of the stated interval, given the past and the point. If ``f``
+    is above the upper end ``U``, then ``y >= f > U`` with probability at least ``b``; the same
+    holds for the lower end. So
 
         ``E[rounds with f beyond] <= bound / b``
 
-    for any bound on the rounds with ``y`` beyond: twice as many with a median of zero. It holds for
-    stated intervals, whose ends bound ``f``, and for chance constraints, whose limits bound ``f``
-    in certified rounds::
+    for any ``bound`` on the expected number of rounds with ``y`` beyond. Noise with a median of
+    zero has ``b = 1/2``. The lemma applies to stated intervals, and to the limits of a chance
+    constraint in certified rounds::
 
         objective_coverage_bound(constraint.violation_bound(T))
         objective_coverage_bound(T * (alpha + tracker.coverage_bound(T)))
 
-    Denoised intervals, which are narrower, have no such bound.
+    It does not apply to denoised intervals, which are narrower.
 
     Args:
         observed_misses: Bound on the number, or the share, of rounds with the outcome beyond.

@@ -1,4 +1,4 @@
-"""`CertifiedSetExpansion`: where an observation would do most to grow the certified set."""
+"""`CertifiedSetExpansion`: an acquisition function that grows the certified set."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ class CertifiedSetExpansion(PendingPoints):
 
     ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the outcomes, with the margin
     ``m``, the standard deviations ``sigma`` of the noise-free value and ``s`` of an outcome, and
-    ``u``, the mean of ``s`` over the training inputs, so that units do not matter. An observation
-    far inside the set, or where the value is known, would not move the border. SafeOpt calls the
-    maxima expanders (Sui et al., Safe exploration for optimization with Gaussian processes, 2015),
-    on a grid of points. To be maximised over certified points, by `optimize_chance_constrained`.
+    the mean ``u`` of ``s`` over the training inputs, which makes units irrelevant. An observation
+    far inside the set, or at a point with a known value, would not move the border. The maxima are
+    the expanders of SafeOpt (Sui et al., Safe exploration for optimization with Gaussian processes,
+    2015), which searches a grid. Maximise it over certified points, as
+    `optimize_chance_constrained` does with an ``expansion_share``.
 
     Args:
-        constraint: The constraint, of one outcome or several.
-        X_pending: Points under evaluation, ``n x d``: they lower ``sigma``, whatever their outcomes
-            will be, and leave the margins as they are. They hold contexts, if there are any.
+        constraint: The constraint, on one outcome or several.
+        X_pending: Points under evaluation, ``n x d``, with contexts if there are any. They lower
+            ``sigma`` and leave the margins as they are.
 
     Raises:
-        UnsupportedError: If there are pending points, and a model cannot be conditioned.
+        UnsupportedError: If there are pending points and a model cannot be conditioned.
 
     Example:
         >>> acqf = CertifiedSetExpansion(constraint)
@@ -55,7 +56,7 @@ class CertifiedSetExpansion(PendingPoints):
         self._present = [*map(predicting_process, self.constraint.models.values())]
         self._conditioned = self._present
         if X_pending is not None:
-            # The variance does not depend on outcomes, so hallucinated ones suffice.
+            # The variance does not depend on outcomes, so hallucinated outcomes suffice.
             self._conditioned = [
                 CensoredDelayModel(process, X_pending, imputation="hallucinate")
                 for process in self._present
@@ -89,12 +90,13 @@ def construct_inputs_certified_set_expansion(
     level: float = 0.9,
     X_pending: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Arguments of `CertifiedSetExpansion`, from those that Ax gives.
+    """Arguments of `CertifiedSetExpansion`, from the arguments that Ax passes.
 
-    A ``constraint``, whose account goes on over the rounds, is taken as it is. Otherwise one is
-    made, of outcomes that keep their limits together with probability ``level``, from ``model`` (an
-    exact Gaussian process for each outcome that has a limit, calibrated or not), for limits
-    ``{i: (lower, upper)}`` or ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
+    A given ``constraint`` is used as it is, with its account. Otherwise a new constraint is made
+    from ``model``, an exact Gaussian process for each limited outcome, calibrated or not. The
+    outcomes keep their limits jointly with probability ``level``. Limits are
+    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b`` and one outcome in
+    each row.
     """
     if constraint is None:
         if model is None:
@@ -109,7 +111,7 @@ def construct_inputs_certified_set_expansion(
 
 
 def _gaussian(model: Any) -> Any:
-    """A model without its calibrator, which keeps its pending points."""
+    """The model without a calibrator, but with the same pending points."""
     if not isinstance(model, Surrogate):
         return model
     if not len(model.X_pending):

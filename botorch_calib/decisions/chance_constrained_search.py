@@ -1,8 +1,8 @@
 """`optimize_chance_constrained`: the best point among those that a chance constraint certifies.
 
-Certified sets may be tiny, of any shape and unknown: the search looks for certified points first,
-by sampling and then by maximising the margin, climbs from the best of them, and certifies its
-result once more.
+The certified set is unknown in advance, and may be tiny and of any shape. So the search first looks
+for certified points, by sampling and then by maximising the margin. It climbs from the best of
+these points, and certifies the result once more.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, without_search_warnings
 
-# Below this share of certified samples the certified set is searched for, and in, more closely.
+# Below this share of certified samples the search maximises the margin to find the certified set,
+# and samples it more densely.
 _RARE = 0.05
-# How far ends of the search are drawn back towards their certified starts.
+# Fractions by which the end of a climb is moved back towards the certified start.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
 # Points, or pairs with contexts, that are evaluated at a time.
 _CHUNK = 2048
@@ -71,7 +72,7 @@ def optimize_chance_constrained(
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that a chance constraint certifies.
 
-    If no certified point is found, the result is one from which most can be learned, with the
+    If no certified point is found, the result is the most promising point instead: it has the
     largest `ChanceConstraint.optimism`.
 
     Args:
@@ -79,21 +80,21 @@ def optimize_chance_constrained(
         constraint: The constraint, on the same inputs.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         num_restarts: Number of certified points from which the search climbs.
-        raw_samples: Number of points sampled for it. More find smaller certified sets.
-        fixed_features: Values by column of columns that are not chosen.
+        raw_samples: Number of sampled points. More samples find smaller certified sets.
+        fixed_features: Fixed values, by column.
         inequality_constraints: Linear constraints on the point, as in ``optimize_acqf``:
             ``(indices, coefficients, rhs)`` stands for
             ``sum_i coefficients[i] x[indices[i]] >= rhs``.
-        choices: ``n x d``: choose among these only.
+        choices: ``n x d``: choose among these points only.
         expansion_share: Share of the decisions, in [0, 1), spread evenly, that maximise
-            `CertifiedSetExpansion` in place of ``acq_function``, to grow the certified set. Without
-            them the set grows as far as ``acq_function`` leads, which is mostly far enough. Take
-            about 0.2 where few safe points are known at the start, and the optimum is far from
-            these; not otherwise, since such a round earns little.
+            `CertifiedSetExpansion` instead of ``acq_function``, to grow the certified set. With 0
+            the set grows as far as ``acq_function`` leads, which is usually far enough. Use about
+            0.2 if few safe points are known at the start and the optimum is far from them; such
+            rounds earn little otherwise.
         equality_constraints: Linear equations, in the same form.
-        fixed_features_list: In place of ``fixed_features`` the combinations that discrete columns
-            may have, as in ``optimize_acqf_mixed``: each is searched, and those that no point with
-            the linear constraints has are left out.
+        fixed_features_list: Replaces ``fixed_features`` by all combinations of discrete values, as
+            in ``optimize_acqf_mixed``. Each combination is searched, except those that the linear
+            constraints exclude.
 
     Returns:
         The point ``1 x d``, the acquisition function's value there, a scalar, and whether the
@@ -101,8 +102,8 @@ def optimize_chance_constrained(
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
-            come with arguments that they exclude.
-        UnsupportedError: If ``acq_function`` is no acquisition function.
+            is combined with arguments that it excludes.
+        UnsupportedError: If ``acq_function`` is not an acquisition function.
         InfeasibilityError: If no point meets the linear constraints.
 
     Warns:
@@ -129,7 +130,7 @@ def optimize_chance_constrained(
 
 
 class Place(NamedTuple):
-    """Where a search chooses, as `optimize_chance_constrained` takes it."""
+    """The search space and settings, as in `optimize_chance_constrained`."""
 
     bounds: Tensor | None
     choices: Tensor | None = None
@@ -141,26 +142,26 @@ class Place(NamedTuple):
     fixed_features_list: Sequence[Mapping[int, float]] | None = None
 
     def regions(self) -> list[Region]:
-        """The region to search, or one for each combination of fixed features, checked."""
+        """The region to search, or one region for each combination of fixed features."""
         several: Sequence[Mapping[int, float] | None] = [self.fixed_features]
         if self.fixed_features_list is not None:
             several = check_list("fixed_features_list", self.fixed_features_list, "dictionaries")
             if self.fixed_features or not several:
                 raise InputDataError(
                     "`fixed_features_list` must hold at least one dictionary, and excludes "
-                    "`fixed_features`: put the values that are common into each."
+                    "`fixed_features`: put the common values into each dictionary."
                 )
         linear = self.inequality_constraints, self.equality_constraints
         return [Region.checked(self.bounds, fixed, *linear) for fixed in several]
 
     def checked_choices(self) -> Tensor:
-        """The choices ``n x d``, which exclude all that describes a region."""
+        """The choices ``n x d``, which exclude all arguments that describe a region."""
         described = self.fixed_features, self.inequality_constraints, self.equality_constraints
         is_several = self.fixed_features_list is not None
         if self.bounds is not None or is_several or any(described):
             raise InputDataError(
                 "`choices` excludes `bounds` (give None), `fixed_features` and linear "
-                "constraints: leave out the choices that are not wanted."
+                "constraints: drop unwanted choices instead."
             )
         assert self.choices is not None
         choices = check_inputs("choices", self.choices)
@@ -198,32 +199,31 @@ def best_certified(
 
 @contextmanager
 def repeated_points() -> Iterator[None]:
-    """Ignore the harmless jitter that noisy improvement needs at points evaluated before."""
+    """Ignore the warning about jitter, which noisy improvement adds at points evaluated before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
         yield
 
 
 def warn_uncertified(constraint: ChanceConstraint) -> None:
-    """Say that a point is not certified, and why there may be none that is."""
+    """Warn that a point is not certified, with the likely reason and a remedy."""
     spent = constraint.budget_left <= 0.0
-    why = ", and none will be, as the budget of violations is spent or out" if spent else ""
+    why = ", as the budget of violations is spent or pending" if spent else ""
     remedy = constraint.note_of_outstanding() or (
-        "Start from points known to meet the limits, lower the `level`, or let the search take "
-        "more samples."
+        "Start from points known to meet the limits, lower the `level`, or increase `raw_samples`."
     )
     warnings.warn(
-        f"A point is not certified{why}: it may meet the limits, and nothing is stated of it. "
-        f"{remedy}",
+        f"A point is not certified{why}: it may meet the limits, without any guarantee. {remedy}",
         NotCertifiedWarning,
         stacklevel=level_of_caller(),
     )
 
 
 class LeastMargin(AcquisitionFunction):
-    """The margin of a constraint, in standard deviations of its outcome, the least of several.
+    """The margin of a constraint, in standard deviations of the outcome.
 
-    Without a constraint it is infinite: every point is certified.
+    Of several outcomes, the smallest margin. Without a constraint the margin is infinite, so every
+    point is certified.
     """
 
     def __init__(
@@ -254,10 +254,10 @@ class LeastOptimism(LeastMargin):
 
 
 def expands(share: float, num_decisions: int) -> bool:
-    """Whether the next decision expands the certified set, as a ``share`` of decisions do.
+    """Whether the next decision is one of the ``share`` of decisions that expand the certified set.
 
-    Multiples of the golden ratio are spread evenly over [0, 1). Every second or third multiple is
-    spread as evenly, so rounds may have any number of points.
+    Multiples of the golden ratio are spread evenly over [0, 1). So is every second or third
+    multiple, so the share is right for batches of any size.
     """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
@@ -267,7 +267,7 @@ def expands(share: float, num_decisions: int) -> bool:
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> Tensor:
-    """Points ``b x 1 x d``, among them the best certified one, else the most promising one."""
+    """Points ``b x 1 x d``, including the best certified one, or else the most promising one."""
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
@@ -283,7 +283,10 @@ def _search(
 
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
-    """Points to start from, sampled, known and, if few are certified, searched; their margins."""
+    """Starting points and their margins: samples, training inputs and maximisers of the margin.
+
+    The margin is maximised only if few of the others are certified.
+    """
     pool = torch.cat([region.sample(raw_samples), known_points(margin, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
@@ -299,7 +302,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
 
 
 def known_points(margin: LeastMargin, region: Region) -> Tensor:
-    """Training inputs within the region: a few of them may be all that is certified."""
+    """Training inputs within the region: at first no other points may be certified."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for inputs in [] if margin.constraint is None else margin.constraint.known_decisions():
@@ -310,7 +313,7 @@ def known_points(margin: LeastMargin, region: Region) -> Tensor:
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
-    """At most ``num`` of the certified points, the best one and others that promise much."""
+    """At most ``num`` of the certified points: the best one, and others with large values."""
     if len(inside) <= num:
         return inside
     with warnings.catch_warnings():
@@ -320,7 +323,7 @@ def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
 
 
 def _finite(values: Tensor) -> Tensor:
-    """``values`` with infinite ones put at the ends of the others."""
+    """``values``, with infinite values clamped to the range of the finite ones."""
     others = values[values.isfinite()]
     if not len(others):
         return torch.zeros_like(values)
@@ -330,10 +333,10 @@ def _finite(values: Tensor) -> Tensor:
 def _unit_of_values(
     acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
 ) -> Tensor:
-    """By how much the acquisition function changes over the region, as tolerances are absolute.
+    """The scale of the acquisition function over the region, since tolerances are absolute.
 
-    The greater of the spread of the better half of ``values`` (too small if samples lie close
-    together) and the slope across the box (too small at local maxima).
+    The larger of two measures: the spread of the better half of ``values``, which is too small if
+    samples lie close together, and the slope across the box, which is too small at local maxima.
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -348,18 +351,18 @@ def _unit_of_values(
 def _climb(
     acqf: AcquisitionFunction, unit: Tensor, margin: LeastMargin, region: Region, starts: Tensor
 ) -> Tensor:
-    """Ends of a search with constraints from certified points, drawn back until certified.
+    """Ends of constrained searches from certified points, moved back until they are certified.
 
-    SLSQP meets constraints up to its tolerance, and from some starts ends far outside. Each end is
-    drawn back, in a few steps, towards its start.
+    SLSQP meets constraints only up to a tolerance, and sometimes ends far outside. Each end moves
+    back towards its start in a few steps.
     """
 
     def clear(X: Tensor) -> Tensor:
         return margin(X) - clearance(X.dtype)
 
     ends = _maximize(acqf, unit, region, starts, None if margin.constraint is None else clear)
-    if region.equal:  # which SLSQP meets up to its own tolerance
-        # On the equations, unless that breaks other constraints.
+    if region.equal:
+        # SLSQP meets equations up to a tolerance: project, unless that breaks other constraints.
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
@@ -378,7 +381,7 @@ def _maximize(
     starts: Tensor,
     limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``), with ``limit(X) >= 0``."""
+    """Maximisers found by BoTorch from ``starts`` (``b x 1 x d``), subject to ``limit(X) >= 0``."""
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     functions: list[Function] = [in_widths]
@@ -386,7 +389,7 @@ def _maximize(
         functions.append(lambda X: limit(in_widths.inputs(X)))
     is_constrained = bool(limit or region.linear or region.equal)
     if is_constrained:
-        # SLSQP's own tolerance, unless single precision cannot tell such values apart.
+        # The default tolerance of SLSQP, unless single precision cannot resolve it.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
 
     def search(X: Tensor, functions: list[Function]) -> Tensor:
@@ -413,7 +416,7 @@ def _maximize(
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-    """The best certified one of ``X`` (``b x 1 x d``), else the most promising one."""
+    """The best certified point of ``X`` (``b x 1 x d``), or else the most promising point."""
     certified = evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
         return X[evaluated(LeastOptimism(margin.constraint), X).argmax()], False
@@ -423,7 +426,7 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
-    """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
+    """Values ``b`` at ``X`` (``b x 1 x d``), with NaN replaced by minus infinity."""
     num_contexts = acqf.num_contexts if isinstance(acqf, LeastMargin) else 1
     size = max(1, _CHUNK // num_contexts)
     values = torch.cat([acqf(chunk) for chunk in X.split(size)])

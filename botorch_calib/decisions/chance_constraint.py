@@ -93,73 +93,73 @@ class ChanceConstraint(DecisionAccount):
     with the `leave_one_out_factor` ``f`` of the model's own data on the limit's side, and a `width`
     that grows with each violation in excess of the stated share, and falls without. (Where ``z <
     1``, the score is ``f (z + width - 1)``, so that it grows at any level.) Two limits share the
-    probability of a violation: at each point each gets a part by how probable it is to be violated
-    there, and the margin is the smaller of the two.
+    probability of a violation: at each point, the limit that is more likely to be violated there
+    gets the larger part, and the margin is the smaller of the two.
 
-    **Several outcomes** keep their limits together with that probability. All their limits share
-    ``1 - level`` in the same way (Bonferroni): where one limit alone is in danger, its level is
-    hardly above ``level``. A point is certified where all margins are at least 0. Budget and width
-    are common: a point that violates the limits of several outcomes counts once.
+    **Several outcomes** keep all limits jointly with probability ``level``. The limits share
+    ``1 - level`` in the same way (Bonferroni): where only one limit is in danger, its level is
+    hardly above ``level``. A point is certified if all margins are at least 0. There is one budget
+    and one width: a point that violates the limits of several outcomes counts once.
 
     **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
     before it answers: of the first ``T`` certified points at most
 
         ``violation_bound(T) = (1 - level) T + budget + level``
 
-    violate a limit. It holds for several points in a round, and for outcomes that come late, out of
-    order or never: until they come they count as violations. `Budget` has the proof, in one line.
-    Once the budget is spent, nothing is certified any more, for good.
+    violate a limit. The bound holds for several points in a round, and for outcomes that arrive
+    late, out of order or never: a pending outcome counts as a violation. `Budget` has the proof, in
+    one line. Once the budget is spent, no point is certified any more.
 
-    The guarantee is on the outcome. On the noise-free value behind it there is a weaker one,
-    `objective_coverage_bound`. There is none for points that were not certified, nor for a single
+    The guarantee is about outcomes. `objective_coverage_bound` gives a weaker one for the
+    noise-free value. Nothing is guaranteed for points that were not certified, nor for a single
     point: see `recommend` and `ConfirmationTest`.
 
-    **Contexts.** Where part of the model's inputs is a context ``c`` that nobody controls, a
+    **Contexts.** If some inputs of the model are a context ``c`` that nobody controls, a
     decision ``x`` is certified if ``P(lower <= y(x, c) <= upper) >= level`` for *every*
-    distribution of ``c`` in an ambiguity set: with ``k`` as above, for an upper limit alone,
+    distribution of ``c`` in an ambiguity set. For an upper limit only, and with ``k`` as above:
 
         ``min_p E_p[Phi(score(upper; x, c) / k)] >= level``,
 
-    where ``score`` is the normal score of the limit by the model's predictive distribution, such as
-    ``(upper - mean) / deviation``. The quantile that decides is the least limit for which that
-    holds. All points are decisions then, ``b x 1 x d_x``; only `observe` is told the contexts that
-    came. The guarantee holds whether or not the set is right, since violations are counted, and
-    contexts that come kinder than the worst ones do not make quantiles narrower.
+    where ``score`` is the normal score of the limit under the model's predictive distribution, such
+    as ``(upper - mean) / deviation``. The deciding quantile is the smallest limit that meets this
+    condition. All methods then take decisions ``b x 1 x d_x``, except `observe`, which takes them
+    with the observed contexts. The guarantee does not depend on the set being right, since
+    violations are counted. Contexts milder than the worst case do not make quantiles narrower.
 
     Args:
-        model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
-            a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
-            some 8 observations for each input on: the first fits know too little. If they are
-            given, take the `sharpened` process. For several outcomes, a dictionary of models on the
-            same inputs, by the outcomes' names.
-        upper: Upper limit of the outcome, in its units, or None. Where outcomes are counts or
-            rounded, put it halfway between the last one allowed and the next: the same ones violate
-            it, and a model that knows no grid certifies what it could.
-        lower: Lower limit of the outcome, in its units, or None.
-        level: Probability, in (0, 1), with which all outcomes shall be within their limits.
-        width: A constant in place of ``f width``: 1 for what the model states.
-        budget: What may be violated beyond the stated share, see `Budget`. Add ``level`` for each
-            point that may be out at a time, beyond a few. Infinity leaves out the guarantee.
-        limits: ``{name: (lower, upper)}`` in place of ``upper`` and ``lower``, where models have
+        model: Any model of one outcome: a Gaussian process, a model whose posterior has quantiles,
+            or a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, collect
+            about 8 observations per input before you certify: earlier fits are unreliable. With
+            given hyperparameters, pass the `sharpened` process. For several outcomes, pass a
+            dictionary of models on the same inputs, by outcome name.
+        upper: Upper limit in units of the outcome, or None. If outcomes are counts or rounded, put
+            the limit halfway between the largest allowed value and the next: the same outcomes
+            violate it, and a continuous model certifies more points.
+        lower: Lower limit in units of the outcome, or None.
+        level: Probability, in (0, 1), with which all outcomes shall be within the limits.
+        width: A constant that replaces ``f width``; 1 takes the model at its word.
+        budget: Violations allowed beyond the stated share, see `Budget`. If more than a few points
+            are pending at a time, add ``level`` for each. Infinity gives up the guarantee.
+        limits: ``{name: (lower, upper)}``, which replaces ``upper`` and ``lower`` if models have
             names.
-        rows: `decisions` of an earlier constraint, in their order, with the outcomes that have
-            come, in whatever order. The constraint then equals the one that was carried on, to the
-            last bit, if its models do. Leave out points that were never run; a point counts as a
-            violation until its last outcome has come.
-        ambiguity: The set of distributions of the contexts, if there are contexts. Its worst
-            distribution has to be known, so it is no bound by gradients.
-        contexts: The centre of that set, as of `RobustUpperConfidenceBound`: a
+        rows: `decisions` of an earlier constraint, in the same order, with the outcomes that have
+            arrived. With equal models, the new constraint equals the earlier one to the last bit.
+            Leave out points that were never run; a point counts as a violation until all of the
+            outcomes have arrived.
+        ambiguity: The set of context distributions, if there are contexts. A worst distribution
+            must be available, which excludes sets that only bound the value by gradients.
+        contexts: The centre of that set, as in `RobustUpperConfidenceBound`: a
             `ContextDistribution`, which says which columns are contexts, or contexts ``n x d_c``.
 
     Raises:
         InputDataError: If an argument or one of the ``rows`` is malformed, or there is no limit.
-        UnsupportedError: If a model has several outputs, is one of the objective
-            (``denoise=True``) or a batch of models, or ``ambiguity`` has no worst distribution.
+        UnsupportedError: If a model has several outputs, describes the objective
+            (``denoise=True``), is a batch of models, or if ``ambiguity`` has no worst distribution.
 
     Warns:
-        CalibrationWarning: If decisions have been taken by a model or on its data, and there are no
-            ``rows``; if some of the ``rows`` are of another level or of limits on other sides,
-            which are left out.
+        CalibrationWarning: If an earlier constraint decided with this model or on the same data,
+            and ``rows`` is missing; if some ``rows`` have a different level or limits on different
+            sides (such rows are left out).
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
@@ -193,7 +193,7 @@ class ChanceConstraint(DecisionAccount):
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
                 "takes the distribution of the contexts as it is."
             )
-        # That contexts come kinder than the worst ones is no reason to trust the model more.
+        # Contexts milder than the worst case are no reason to trust the model more.
         least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
@@ -207,10 +207,9 @@ class ChanceConstraint(DecisionAccount):
         self._deviations: list[Tensor] = []
         if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
             warnings.warn(
-                "Decisions have been taken by this model or on these data, which a constraint that "
-                "is made anew does not know: its violations count from zero. Go on by "
-                "`with_model`, or by `ChanceConstraint(..., rows=)` with the `decisions` of the "
-                "earlier one.",
+                "An earlier constraint has decided with this model or on these data, and a new "
+                "constraint counts violations from zero. Continue with `with_model`, or with "
+                "`ChanceConstraint(..., rows=)` and the `decisions` of the earlier constraint.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
@@ -226,19 +225,19 @@ class ChanceConstraint(DecisionAccount):
         calibrator: Calibrator | None = None,
         **settings: Any,
     ) -> Self:
-        """A constraint of fitted Gaussian processes, calibrated on their own data if you like.
+        """A constraint on fitted Gaussian processes, optionally calibrated on the training data.
 
         Args:
             model: A fitted exact Gaussian process of the constrained outcome, see
-                `CalibratedModel.from_history`, or several by name. With only a handful of data
-                give its outcome a known scale rather than ``Standardize`` it: two values that
-                happen to be close would make everything look certain.
-            upper: As in the class, like the next two.
-            lower: Lower limit.
-            level: Probability.
+                `CalibratedModel.from_history`, or several by name. With only a handful of
+                observations, scale the outcome by a known constant instead of ``Standardize``: two
+                values that happen to be close would make every prediction look certain.
+            upper: Upper limit, as in the class.
+            lower: Lower limit, as in the class.
+            level: Probability, as in the class.
             num_initial: Number of initial observations (the design) that the calibrator skips.
-            calibrator: Copied for each model, and taught by its history (default: none, since the
-                width learns).
+            calibrator: Copied for each model and trained on the history of the model (default:
+                none, since the width adapts).
             settings: Further arguments of the class.
 
         Raises:
@@ -258,26 +257,26 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def model(self) -> Any:
-        """The model of the outcome; of several, that of the first. ``models`` has all of them."""
+        """The model of the first outcome; ``models`` holds the models of all outcomes."""
         return next(iter(self.models.values()))
 
     @property
     def calibrator(self) -> Calibrator | None:
-        """The calibrator of `model`, which goes on with the next one's; None without one."""
+        """The calibrator of `model`, which `with_model` passes on; None without one."""
         return _calibrator_of(self.model)
 
     @in_turn
     def with_model(self, model: Model | Mapping[str, Model]) -> Self:
-        """The same constraint, with all it has learned and counted, on refitted models.
+        """The same constraint and account with refitted models.
 
         Args:
-            model: A model of the same outcome, fitted to all data so far, or the models of several
-                by name; a plain one takes over the calibrator of the one that it replaces. Let the
-                old models `observe` new data first, since their quantiles decided about them.
+            model: A model of the same outcome, fitted to all data so far, or several models by
+                name. A plain model takes over the calibrator of the model it replaces. Call
+                `observe` with new data first: the quantiles of the old models decided about them.
 
         Raises:
-            InputDataError: If the names are others.
-            BotorchTensorDimensionError: If ``model`` has inputs of another width.
+            InputDataError: If the names differ from the present ones.
+            BotorchTensorDimensionError: If ``model`` has inputs of a different width.
         """
         given = model if isinstance(model, Mapping) else {next(iter(self.models)): model}
         if given.keys() != self.models.keys():
@@ -296,22 +295,21 @@ class ChanceConstraint(DecisionAccount):
     # ------------------------------------------------------------ the margin
 
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
-        r"""How far the deciding quantile is inside its limit; at least 0 where certified.
+        r"""Distance of the deciding quantile from the limit; certified points have at least 0.
 
-        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
-        long as no ``confidence`` is asked for.
+        Differentiable in ``X``. Without ``confidence``, the margin is at most minus one standard
+        deviation once the budget is spent.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
-            confidence: The margin of a statement about *this point* rather than about the rounds:
-                the quantile of its outcomes is within the limit with this confidence. In place of
-                ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
-                with the variances of noise and noise-free value, and a width of 1.1 (default: the
-                rounds').
+            confidence: Return the margin of a statement about *this point* instead of the rounds:
+                the quantile of outcomes at the point is within the limit with this confidence.
+                ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``, with the variances of noise and
+                noise-free value, then replaces ``z sqrt(v_f + v_n)``, and the width is 1.1.
 
         Returns:
-            Margins of shape ``b``, in units of the outcome; of several outcomes, the least one in
-            standard deviations of each (`typical_deviations`).
+            Margins of shape ``b``, in units of the outcome. For several outcomes, the smallest
+            margin after division by `typical_deviations`.
         """
         return self._least(self.margins(X, confidence))
 
@@ -322,7 +320,7 @@ class ChanceConstraint(DecisionAccount):
     def stated_margins(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """What is stated of each outcome at `inputs`, and the `margins` that follow from it."""
+        """The prediction of each outcome at `inputs`, and the `margins` computed from it."""
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
@@ -337,10 +335,10 @@ class ChanceConstraint(DecisionAccount):
         return stated, [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
-        """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
+        """How promising points ``b x 1 x d`` are while nothing is certified, shape ``b``.
 
         The margin if the noise-free value were one standard deviation better than expected:
-        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``, with the ``z`` of equal parts if limits share.
+        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``. Several limits share ``1 - level`` equally here.
         """
         self.check_points("X", X)
         stated = {name: spread_of(each) for name, each in self._outcomes(X).items()}
@@ -351,11 +349,11 @@ class ChanceConstraint(DecisionAccount):
         return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
+        """Inputs of the models at ``b x 1 x d``: the points, or pairs with all ``M`` contexts."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
     def in_contexts(self, values: Tensor, name: str) -> Tensor:
-        """Values ``b`` of an outcome, or worst expectations of ``b x M``, the larger the better."""
+        """Values ``b`` as they are, or worst-case expectations of ``b x M``; larger is better."""
         if self._contexts is None:
             return values
         return self._contexts.expectation(values, observed_process(self.models[name]))
@@ -367,7 +365,7 @@ class ChanceConstraint(DecisionAccount):
     def _stated(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """The outcomes, and of each side the quantile that decides, ``b``."""
+        """Predictions of the outcomes, and the deciding quantile ``b`` of each side."""
         self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
@@ -380,7 +378,7 @@ class ChanceConstraint(DecisionAccount):
         return outcomes, ends
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
-        """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
+        """For each side, the normal score ``b`` of the probability that the limit is kept."""
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
@@ -423,35 +421,35 @@ class ChanceConstraint(DecisionAccount):
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
 
     def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
-        """For each outcome the smallest distance of ``ends``, ``b`` for each side, from limits."""
+        """For each outcome the smallest distance from limits to ``ends`` (``b`` for each side)."""
         margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
         for side, end in zip(self._sides, ends, strict=True):
             margins[side.name].append(side.sign * (side.limit - end))
         return [torch.stack(own).amin(dim=0) for own in margins.values()]
 
     def _least(self, values: Sequence[Tensor]) -> Tensor:
-        """The only one, or the least one in standard deviations of its outcome."""
+        """The single margin, or the smallest one in standard deviations of the outcomes."""
         if len(values) == 1:
             return values[0]
         pairs = zip(values, self.typical_deviations(), strict=True)
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
     def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
-        """Factor of a quantile by the model's data, kept while the model is, and the width."""
+        """The leave-one-out factor of a side, cached as long as the model stays, and the width."""
         if self.width is not None:
             return self.width, 1.0
-        key, kept = (side.name, side.sign), self._factor  # which another thread may replace
+        key, kept = (side.name, side.sign), self._factor  # another thread may replace the latter
         if key not in kept:
             kept[key] = leave_one_out_factor(self.models[side.name], self.level, side.sign)
         return kept[key], OF_ONE_POINT if of_one_point else width(self.account)
 
     @property
     def _equal_score(self) -> float:
-        """Normal score of each limit's level if all had equal parts."""
+        """Normal score of the level of each limit if all limits had equal parts."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
     def _renew(self) -> None:
-        """Drop what follows from models that were replaced, or changed in place."""
+        """Clear caches if a model was replaced or changed in place."""
         processes = [*map(observed_process, self.models.values())]
         states = [*self.models.values(), *processes, *map(ModelState, processes)]
         if states != self._states:
@@ -460,8 +458,8 @@ class ChanceConstraint(DecisionAccount):
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
 
-        The column of the output task of a multi-task model may be left out. Errors call the points
-        ``name``.
+        The task column of a multi-task model with one output task may be left out. ``name`` is the
+        argument's name in errors.
         """
         for model in self.models.values():
             of_model = X
@@ -470,32 +468,33 @@ class ChanceConstraint(DecisionAccount):
             check_fits(model, of_model, name)
 
     def _check_points_of_rows(self) -> None:
-        """Raise unless the rows are about points that the models decide about."""
+        """Raise unless the points of the rows have the width of the models' inputs."""
         if (inputs := raw_train_inputs(observed_process(self.model))) is None:
             return
         lengths = [len(row["point"]) for row in self._rows]
-        for length in {*lengths} - {0}:  # unknown points count, and no outcome finds them
+        for length in {*lengths} - {0}:  # a row without a point counts, and matches no outcome
             name = f"rows[{lengths.index(length)}]['point']"
             try:
                 self.check_points(name, inputs.new_zeros(1, length))
             except BotorchTensorDimensionError as error:
                 raise InputDataError(
-                    f"{error} Give a `model` of the inputs that were decided about, or the rows of "
-                    "its own decisions."
+                    f"{error} Pass a `model` with the inputs of these rows, or rows with the "
+                    "inputs of this model."
                 ) from error
 
-    def _whole(self, point: list[float]) -> list[float]:
-        """A decision with the column of the output task, which may be left out."""
+    def _whole(self, points: Iterable[list[float]]) -> list[list[float]]:
+        """Decisions with the column of the output task, which callers may leave out."""
         observed = observed_process(self.model)
         if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
-            return point
-        return with_task_feature(observed, torch.tensor(point, dtype=torch.double)).tolist()
+            return [*points]
+        tensors = (torch.tensor(point, dtype=torch.double) for point in points)
+        return [with_task_feature(observed, point).tolist() for point in tensors]
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
-        """Whether each point of ``b x 1 x d`` is certified, ``b``, if it is the only one to come.
+        """Whether each point of ``b x 1 x d`` is certified, ``b``, if no other point is decided.
 
-        Of several, `decide` says which ones are.
+        If several points run at a time, call `decide`, which counts the earlier ones as pending.
         """
         return self.margin(X) >= 0.0
 
@@ -505,17 +504,18 @@ class ChanceConstraint(DecisionAccount):
         return 1 if self._contexts is None else self._contexts.centre.num_points
 
     def known_decisions(self) -> list[Tensor]:
-        """Training inputs ``n x d`` of the models that have some, without contexts, as given."""
+        """Training inputs ``n x d`` of all models, untransformed and without contexts."""
         known = [raw_train_inputs(observed_process(model)) for model in self.models.values()]
-        # Members of an ensemble share theirs.
+        # The members of an ensemble share the inputs.
         shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
         return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
 
     @torch.no_grad()
     def typical_deviations(self) -> list[Tensor]:
-        """Standard deviation of each outcome, the mean over its training inputs (1 without any).
+        """Predicted standard deviation of each outcome, averaged over the training inputs.
 
-        Units for comparing outcomes. They are constant, so margins keep their shape.
+        It is 1 for a model without training inputs. Margins of different outcomes are compared in
+        these units, which do not depend on the point.
         """
         self._renew()
         if not self._deviations:
@@ -530,21 +530,21 @@ class ChanceConstraint(DecisionAccount):
         return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
-        """Standard deviation of an outcome in units of the `margin`: 1 of several outcomes."""
+        """Standard deviation of an outcome in units of `margin`; 1 for several outcomes."""
         deviations = self.typical_deviations()
         return deviations[0] if len(deviations) == 1 else torch.ones_like(deviations[0])
 
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
 
-        That function needs certified ``batch_initial_conditions``, and ``options`` such as
-        ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside,
-        where BoTorch raises from 1e-8 on. What BoTorch accepts is certified: the function is the
-        margin, in standard deviations of the outcome and less 1e-6 of them, times 0.01, so that
-        1e-8 outside of it is the border. `optimize_chance_constrained` does all of it.
+        ``optimize_acqf`` then needs certified ``batch_initial_conditions``, and ``options`` such as
+        ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside
+        the constraint, and BoTorch raises an error from 1e-8 on. The function returned here is
+        ``0.01 (margin / deviation - 1e-6)``, so a point that is outside by 1e-8, which BoTorch
+        accepts, is still certified. `optimize_chance_constrained` does all of this.
 
         Returns:
-            A function of a point ``d``, and True, as it is a constraint on single points.
+            A function of a point ``d``, and True, which marks a constraint on single points.
         """
         unit = self.typical_deviation()
 
@@ -555,18 +555,18 @@ class ChanceConstraint(DecisionAccount):
         return clear, True
 
     def last_safe(self) -> Tensor | None:
-        """The latest point ``1 x d`` that has kept all limits, to go back to after a violation.
+        """The latest measured point ``1 x d`` within all limits, to return to after a violation.
 
-        Decisions count, certified or not, and before them the models' first data; None if none of
-        all has been measured within the present limits. That a point kept its limits once is no
-        promise that it does so again: `recommend` says where that is likely.
+        Decisions are searched first, certified or not, then the initial training data. None if no
+        measurement was within the present limits. One measurement within the limits does not
+        promise another: `recommend` finds a point that keeps the limits with high probability.
         """
         observed = observed_process(self.model)
         inputs = raw_train_inputs(observed)
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
         for row in reversed([*self._first_rows, *self._rows]):
             if is_outside(self.limits, row["outcomes"], row.get("beyond", {})) is False:
-                whole = like.new_tensor([self._whole(row["point"])])
+                whole = like.new_tensor(self._whole([row["point"]]))
                 if self._contexts is not None or in_output_task(observed, whole).all():
                     return like.new_tensor([row["point"]])
         return None
@@ -576,18 +576,18 @@ class ChanceConstraint(DecisionAccount):
     @in_turn
     @torch.no_grad()
     def decide(self, X: Tensor) -> list[Row]:
-        """Decide to evaluate points ``n x d``, by the present quantiles, and record it.
+        """Decide about points ``n x d`` with the present quantiles, and record the decisions.
 
-        Call it where outcomes come after other decisions: for several points at a time, or with
-        several workers; and where a point is measured again that may have the same outcome.
-        `observe` does it for points that were not decided about.
+        Call it before the points are evaluated if other decisions follow before the outcomes
+        arrive, as in batches or with several workers, or if a point is measured again and may have
+        an equal outcome. In a sequential loop `observe` records the decision itself.
 
         Returns:
-            A row for each point, which may be stored as JSON: see `decisions`. While others are out
-            the budget may not last to certify one.
+            A row for each point, which may be stored as JSON: see `decisions`. Pending points use
+            up the budget, so a point within its limits may remain uncertified.
 
         Warns:
-            CalibrationWarning: If decisions whose outcomes are out take the budget.
+            CalibrationWarning: If pending decisions use up the budget.
         """
         decided = self._decided(X)
         self._record(decided)
@@ -606,36 +606,34 @@ class ChanceConstraint(DecisionAccount):
         condition: bool = True,
         beyond: Tensor | None = None,
     ) -> None:
-        """Enter outcomes, and teach the models.
+        """Record outcomes and update the models.
 
-        A point that was decided about by `decide` is judged by that, also if it comes back rounded
-        (to single precision, or six digits); any other is decided about first. Outcomes of one
-        point that was decided about several times belong to its decisions in their order. Each
-        outcome counts once: if all data are told again, only new ones are entered. A calibrated
-        model's calibrator learns from all its outcomes that the model was not fitted to.
+        An outcome is judged by the decision that `decide` recorded for its point, even if the point
+        was rounded since (to single precision or six digits). Otherwise the decision is made now.
+        If a point was decided several times, outcomes are assigned in the order of the decisions.
+        Each outcome counts once: if all data are passed again, only the new ones are recorded. The
+        calibrator of a calibrated model learns from every outcome the model was not fitted to.
 
         Args:
-            X: Points ``n x d``, in any order, with the contexts that came.
-            Y: Their outcomes ``n x m``, in the order of the limits. Where some of several have not
-                come yet, NaN stands for these.
-            Yvar: Their noise variances ``n x m``, for models with given noise (default: the mean
-                of its training noise). They condition the model and judge no outcome.
-            condition: Whether to also condition the models on them.
-            beyond: Which outcomes are known only to be beyond ``Y``, ``n x m``: 1 for one above it,
-                -1 for one below, else 0 (default); booleans stand for 1 and 0. A run that ran out
-                of 24 GB, ``Y = 24`` and 1, violates an upper limit of 24 or less. Whether it
-                violates a higher one stays open, so a certified point counts as if it might, for
-                good: no later call settles it. Models learn from `stand_ins`, as refits should.
+            X: Points ``n x d``, in any order, including the observed contexts.
+            Y: Outcomes ``n x m``, in the order of the limits; NaN for those still missing.
+            Yvar: Noise variances ``n x m``, for models with given noise (default: the mean of the
+                training noise). They are used for conditioning, not for judging outcomes.
+            condition: Whether to condition the models on the outcomes.
+            beyond: ``n x m``: 1 for an outcome known only to be above ``Y``, -1 for one below,
+                else 0 (default); booleans stand for 1 and 0. A run that exhausted 24 GB of memory
+                has ``Y = 24`` and 1. It violates any upper limit of 24 or less. Against a higher
+                limit the outcome stays open, so a certified point counts as a possible violation
+                from then on. Models are conditioned on `stand_ins`, which refits should use too.
 
         Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model has
-                been fitted to the outcome of a point that was not decided about, or a rounded point
-                may belong to several decisions.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model was
+                fitted to the outcome of a point without a decision, or a rounded point matches
+                several decisions.
             UnsupportedError: If a model cannot be conditioned.
 
         Warns:
-            CalibrationWarning: If outcomes are told again, points and values, of decisions or of
-                the models' first data.
+            CalibrationWarning: If an outcome was recorded before, or is among the initial data.
         """
         check_flag("condition", condition)
         if not len(check_inputs("X", X)):
@@ -647,7 +645,7 @@ class ChanceConstraint(DecisionAccount):
         sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        points = [*map(self._whole, decisions.tolist())]
+        points = self._whole(decisions.tolist())
         rows = [*self._first_rows, *self._rows]
         fresh = self._data_of_no_row(rows)
         signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
@@ -671,22 +669,23 @@ class ChanceConstraint(DecisionAccount):
             if is_new[i] and learned:
                 raise InputDataError(
                     f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
-                    "outcome: it would decide with hindsight. Call `observe` first, then refit, "
-                    "then `with_model`; now, let the constraint on the earlier model observe it. "
-                    "Where outcomes come later, call `decide` before a point is evaluated."
+                    "outcome: a decision now would use hindsight. Call `observe` first, then "
+                    "refit, then `with_model`; here, call `observe` of the constraint with the "
+                    "earlier model. If outcomes arrive later, call `decide` before a point is "
+                    "evaluated."
                 )
         decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
         if num := sum(not match.new for match in found):
             warnings.warn(
-                f"{num} of {len(X)} outcomes were told before, or are among the first data of the "
-                "model, and are not entered again. Call `observe` once for each outcome, with new "
-                "ones alone, before the model is refitted to it. If a point was measured again, "
-                "with the same outcome, call `decide` before each measurement.",
+                f"{num} of {len(X)} outcomes were recorded before, or are among the initial data "
+                "of the model, and are ignored. Call `observe` once for each outcome, with new "
+                "outcomes only, before the model is refitted. If a point was measured again with "
+                "an equal outcome, call `decide` before each measurement.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
-        # It may raise: nothing has changed yet.
+        # This may raise, so it comes before any change of state.
         models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
         self._restore({id(rows[match.row]) for match in found if match.row is not None})
         self._record(decided)
@@ -703,22 +702,23 @@ class ChanceConstraint(DecisionAccount):
 
     @in_turn
     def withdraw(self, X: Tensor) -> None:
-        """Take back decisions about points ``n x d`` that were never run, and never will be.
+        """Take back decisions about points ``n x d`` that will never be run.
 
-        Until then they count as violations. The bound then holds for the others. Do not withdraw a
-        point that was run, whatever its outcome: the bound would not hold without it.
+        Pending decisions count as violations until they are withdrawn. The bound then holds for the
+        remaining decisions. Never withdraw a point that was run, even if it failed: the bound would
+        not hold without it.
 
-        Of several decisions about a point the latest is taken back, one for each row of ``X``.
-        Rounded points are found as in `observe`. A decision is restored, with a warning, if
-        `observe` is given an outcome of its point after all.
+        Each row of ``X`` takes back the latest decision about the point. Rounded points are matched
+        as in `observe`. If an outcome of the point arrives after all, the decision is restored,
+        with a warning.
 
         Raises:
-            InputDataError: If no decision about a point is out, or one of its outcomes has come.
+            InputDataError: If a point has no pending decision, or one of its outcomes has arrived.
         """
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return
-        points, rows = [*map(self._whole, X.tolist())], self._rows
+        points, rows = self._whole(X.tolist()), self._rows
         own, withdrawn = self._decided_points(rows, points), set()
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
@@ -726,8 +726,8 @@ class ChanceConstraint(DecisionAccount):
             row = own.chosen(f"X[{i}]", point, free, last=True)
             if row is None:
                 raise InputDataError(
-                    f"`X[{i}]`, {point}, has no decision that can be withdrawn: with any outcome "
-                    "it was run, and counts. Withdraw points of `decide` that were never run, once."
+                    f"`X[{i}]`, {point}, has no decision that can be withdrawn: a point with an "
+                    "outcome was run, and counts. Withdraw each decision that was never run once."
                 )
             outcomes[row] = set()
             withdrawn.add(row)
@@ -736,7 +736,7 @@ class ChanceConstraint(DecisionAccount):
         self._accounts.clear()
 
     def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
-        """Give outcomes of no other row to withdrawn decisions, which follow the ``num`` rows."""
+        """Match remaining outcomes with withdrawn decisions, numbered from ``num`` on."""
         own = self._decided_points(self._withdrawn, points)
         free = {*range(len(self._withdrawn))}
         for i, (match, point) in enumerate(zip(found, points, strict=True)):
@@ -747,51 +747,54 @@ class ChanceConstraint(DecisionAccount):
                 found[i] = match._replace(row=num + row)
 
     def _restore(self, told: set[int]) -> None:
-        """Return withdrawn decisions to the books if an outcome of theirs (by `id`) has come."""
+        """Restore withdrawn decisions, given by `id`, whose outcomes have arrived."""
         run = [row for row in self._withdrawn if id(row) in told]
         if not run:
             return
         self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in told]
         self._rows.extend(run)
         warnings.warn(
-            f"{len(run)} of the outcomes are of points whose decisions had been withdrawn: they "
-            "count again. Withdraw only what was never run.",
+            f"{len(run)} of the outcomes belong to withdrawn decisions, which count again. "
+            "Withdraw only points that were never run.",
             CalibrationWarning,
             stacklevel=level_of_caller(),
         )
 
-    def _decided_points(self, rows: list[Row], told: Sequence[list[float]]) -> DecidedPoints:
-        """The points of rows, to find those among them that are told."""
-        points = [self._whole(row["point"]) for row in rows]
+    def _decided_points(self, rows: list[Row], given: Sequence[list[float]]) -> DecidedPoints:
+        """The points of rows, to be matched with the ``given`` points."""
+        points = self._whole(row["point"] for row in rows)
         known = [inputs.tolist() for inputs in self.known_decisions()]
-        data = [x for x in sum(known, []) or [*points, *told] if len(x) == len(told[0])]
+        data = [x for x in sum(known, []) or [*points, *given] if len(x) == len(given[0])]
         table = torch.tensor(data, dtype=torch.double)
         return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
 
     def _data_of_no_row(
         self, rows: list[Row], is_out_counted: bool = False
     ) -> dict[str, KnownData]:
-        """For each outcome the data of its model that are in no row.
+        """For each outcome, the training data of the model that belong to no row.
 
-        With ``is_out_counted`` the last data at points of decisions whose outcome is out may be it.
+        With ``is_out_counted``, the last datum at the point of a pending decision is taken to be
+        the outcome of that decision.
         """
-        data = {}
+        data, points = {}, self._whole(row["point"] for row in rows)
         for name, model in self.models.items():
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
             data[name] = KnownData(X, Y)
-            # Known values first, as a bound takes any value beyond it, and an outcome that is out
-            # takes any at all.
+            # Exact values first: a bound matches any value beyond it, and a pending outcome
+            # matches every value.
             found = [
-                (row["outcomes"].get(name), row.get("beyond", {}).get(name, 0), row) for row in rows
+                (point, row["outcomes"].get(name), row.get("beyond", {}).get(name, 0))
+                for point, row in zip(points, rows, strict=True)
+                if row["outcomes"].get(name) is not None
+                or (is_out_counted and name in row["outcomes"])
             ]
-            for y, side, row in sorted(found, key=lambda each: (each[0] is None, each[1] != 0)):
-                if y is not None or (is_out_counted and name in row["outcomes"]):
-                    data[name].take(self._whole(row["point"]), y, rounded=True, side=side)
+            found.sort(key=lambda each: (each[1] is None, each[2] != 0))
+            data[name].take_all(found)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:
-        """What the models were given before all decisions, as rows of points and outcomes."""
+        """The data of the models from before the first decision, as rows."""
         by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
         for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
             for point, values in data.values.items():
@@ -802,7 +805,7 @@ class ChanceConstraint(DecisionAccount):
         return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-        """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""
+        """Raise unless outcomes and noise variances are ``n x m``, with an outcome in each row."""
         shape = len(X), len(self.limits)
         for name, values in {"Y": Y, "Yvar": Yvar}.items():
             if values is not None and check_tensor(name, values).shape != shape:
@@ -815,7 +818,7 @@ class ChanceConstraint(DecisionAccount):
             raise InputDataError("`Y` must hold finite outcomes, at least one in each row.")
 
     def _decided(self, X: Tensor) -> list[Row]:
-        """Rows of the decisions about ``n x d``, which are not recorded yet."""
+        """Rows of decisions about points ``n x d``, not recorded yet."""
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
@@ -838,7 +841,7 @@ class ChanceConstraint(DecisionAccount):
         return decided
 
     def _record(self, decided: list[Row]) -> None:
-        """Enter rows of decisions, and leave traces of them."""
+        """Record rows of decisions, and leave traces of them for later constraints."""
         self._rows.extend(decided)
         self._accounts.clear()
         leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
@@ -847,7 +850,7 @@ class ChanceConstraint(DecisionAccount):
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
     ) -> dict[str, Any]:
         """The models after observations; the calibrators of calibrated ones have learned."""
-        taught, told = dict(self.models), {}
+        taught, lessons = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
             is_calibrated = _calibrator_of(model) is not None
@@ -856,7 +859,7 @@ class ChanceConstraint(DecisionAccount):
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
             x, y, yvar = checked_observations(observed_process(model), *own)
             beyond = sides[came][:, [column]].to(y)
-            told[name] = x, y, yvar, condition, beyond
+            lessons[name] = x, y, yvar, condition, beyond
             if is_calibrated:
                 continue
             y = stand_ins(model, x, y, beyond)
@@ -864,7 +867,7 @@ class ChanceConstraint(DecisionAccount):
                 taught[name] = model.with_observations(x, y, yvar)
             else:
                 taught[name] = with_observations(model, x, y, yvar)
-        for name, arguments in told.items():  # once nothing raises for another outcome
+        for name, arguments in lessons.items():  # last, as it changes calibrators in place
             if _calibrator_of(taught[name]) is not None:
                 taught[name].learn(*arguments)
         return taught
@@ -874,32 +877,33 @@ class ChanceConstraint(DecisionAccount):
         return *self.limits.items(), self.level
 
     def _parts(self) -> set[Any]:
-        """What decides, and may decide again in another constraint."""
+        """Models, processes and calibrators, which another constraint might use again."""
         models = self.models.values()
         return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 
 def _check_no_bound(subject: str, values: Mapping[str, float], rows: Iterable[Row]) -> None:
-    """Raise if one of the outcomes at a point may be what a row there knows only a bound of."""
+    """Raise if a value may be the outcome that a row at the same point knows only a bound of."""
     for row in rows:
         for name, side in row.get("beyond", {}).items():
             bound = row["outcomes"][name]
             if name in values and side * (values[name] - bound) > 0.0:
                 raise InputDataError(
-                    f"{subject} has an outcome that was told as beyond {bound:g}, and "
-                    f"{values[name]:g} may be it, or a stand-in: tell the bound, with `beyond`, "
-                    "enter the value into the row, or `decide` before it is measured again."
+                    f"{subject} has an outcome that was recorded as beyond {bound:g}, and "
+                    f"{values[name]:g} may be this outcome or a stand-in for it. Pass the bound "
+                    "with `beyond`, enter the value into the row, or call `decide` before the "
+                    "point is measured again."
                 )
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
-    """What any model states of outcomes at ``b x 1 x d``; pending points do not count."""
+    """A model's prediction of outcomes at ``b x 1 x d``, regardless of pending points."""
     subject = "A quantile of an outcome"
     return predict(model, X, observed=True, objective=False, sole_values=subject)
 
 
 def at_points(values: Tensor) -> Tensor:
-    """Values ``... x 1 x 1`` of a prediction, as those ``...`` of single points."""
+    """Values ``... x 1 x 1`` of a prediction at single points, as ``...``."""
     return values.squeeze(-1).squeeze(-1)
 
 
@@ -909,10 +913,10 @@ def spread_of(stated: CalibratedPosterior) -> Spread:
 
 
 def clearance(dtype: torch.dtype) -> float:
-    """The margin, in standard deviations, from which on a search takes a point for certified.
+    """The smallest margin, in standard deviations, that a search accepts as certified.
 
-    A posterior changes in the last digits with the other points it is evaluated at. A margin within
-    these of 0 might be negative the next time.
+    A posterior changes in the last digits when it is evaluated with other points, so a margin this
+    close to 0 might be negative in the next call.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
 
@@ -946,13 +950,13 @@ def _checked_model(model: Any) -> Any:
     model = sole_member(check_model(model))
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(
-            "`model` is denoised: it describes the objective behind the noise, while limits are "
-            "met or not by outcomes. Make it with `denoise=False`."
+            "`model` is denoised: it describes the noise-free objective, while limits apply to "
+            "outcomes. Make it with `denoise=False`."
         )
     if any(isinstance(part, Surrogate) for part in [*model.modules()][1:]):
         raise UnsupportedError(
-            f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
-            "the models of several outcomes by their names."
+            f"The model inside this {type(model).__name__} is calibrated: pass the inner model "
+            "itself, or the models of several outcomes by name."
         )
     check_process(observed_process(model))
     if batch_shape := batch_of_models(model):

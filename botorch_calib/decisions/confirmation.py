@@ -1,4 +1,4 @@
-r"""`ConfirmationTest`: whether one point keeps its limits as often as it should, by repetition."""
+r"""`ConfirmationTest`: repeated measurements that prove how often one point keeps the limits."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit
 from botorch_calib.decisions.budget import check_level
 
-# The alternative to "never violates" that is also bet on: this share of the violations allowed.
+# The second bet, besides "never violates": violations at this share of the allowed rate.
 _ALTERNATIVE = 0.25
-# Rounding of the logarithm of the wealth. Half as much weight is left to "rarely" in any case, or a
-# violation would end a test that bets on "never" alone.
+# Rounding of the logarithm of the wealth. The second bet keeps at least half of this as its weight:
+# with a weight of 0, a single violation would end the test.
 _ROUNDING = 1e-12
 
 
 class ConfirmationTest:
-    r"""Repeated measurements at one point, until its probability of a violation is proved.
+    r"""Repeated measurements at one point, until they prove that violations are rare enough.
 
-    It bets against the claim that a measurement violates a limit with probability ``alpha = 1 -
-    level`` or more. With ``L`` 1 for a violation and 0 else, the wealth after the measurements so
-    far is
+    The test bets against the claim that a measurement violates a limit with probability
+    ``alpha = 1 - level`` or more. With ``L = 1`` for a violation and 0 otherwise, the wealth after
+    the measurements so far is
 
         ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
 
-    over ``p = 0`` and ``p = alpha / 4``. The weight of ``p = 0`` is at least 1/2, and so large that
-    the other bet does not delay a confirmation without any violation. Once ``W`` reaches
-    ``1 / (1 - confidence)``, it is *confirmed* that the probability is less than ``alpha``. At 0.9
-    and 0.95 that takes 29 measurements without a violation, or 84 with a single one.
+    with ``p = 0`` and ``p = alpha / 4``. The weight of ``p = 0`` is at least 1/2, and large enough
+    that the other bet never delays a confirmation without violations. Once ``W`` reaches
+    ``1 / (1 - confidence)``, it is *confirmed* that the probability is less than ``alpha``. With a
+    level of 0.9 and a confidence of 0.95 this takes 29 measurements without a violation, or 84 with
+    one violation.
 
-    **Proof.** As ``p < alpha``, a violation makes the factor smaller, and its mean is 1 where
-    ``P(L = 1) = alpha``. So if the probability is at least ``alpha``, given all that was measured
-    before, ``W`` is a nonnegative supermartingale that starts at 1. It ever reaches ``1 / delta``
-    with probability at most ``delta`` (Ville's inequality), so one may look after each measurement
-    and stop at any time. Measurements need not be independent, and the rule by which the point was
-    found does not matter, as long as they were made after it.
+    **Proof.** As ``p < alpha``, a violation makes the factor smaller, and the mean of the factor is
+    1 if ``P(L = 1) = alpha``. So if each measurement violates a limit with probability at least
+    ``alpha`` given the earlier ones, ``W`` is a nonnegative supermartingale that starts at 1. It
+    ever reaches ``1 / delta`` with probability at most ``delta`` (Ville's inequality), so the
+    result may be read after each measurement, and the test may stop at any time. Measurements may
+    be dependent. The point may be chosen in any way, but before the measurements.
 
     Args:
         level: Probability with which a measurement shall keep the limits.
-        confidence: Probability with which a point that does not is refused.
+        confidence: Least probability of not confirming a point that violates them more often.
 
     Example:
         >>> test = ConfirmationTest(level=0.9, confidence=0.95)
@@ -59,7 +60,7 @@ class ConfirmationTest:
         self.confidence = check_open_unit("confidence", confidence)
         self.num_clean = self.num_violations = 0
         self.confirmed = False
-        #: The greatest level that has been proved so far, 0 at first.
+        #: The largest level proved so far, 0 at first.
         self.proved_level = 0.0
         num = max(1, math.ceil(math.log1p(-confidence) / math.log(level) - 1e-9))
         rarely = num * math.log1p(-_ALTERNATIVE * (1.0 - level))  # relative to the other wealth
@@ -68,12 +69,12 @@ class ConfirmationTest:
         self._weight = min(max(weight, 0.5), 1.0 - 0.5 * _ROUNDING)
 
     def observe(self, violated: bool | Tensor | Iterable[bool]) -> bool:
-        """Enter one or several further measurements; whether the point is confirmed by now."""
+        """Record further measurements; returns whether the point is confirmed."""
         for one in _flags(violated):
             self.num_violations += bool(one)
             self.num_clean += not one
             self.confirmed |= self._proves(self.level)
-            # In millionths. What is proved of a level is proved of all below it.
+            # In millionths, by bisection: if a level is proved, so are all smaller levels.
             proved = bisect_left(range(1, 10**6), True, key=lambda i: not self._proves(1e-6 * i))
             self.proved_level = max(self.proved_level, 1e-6 * proved)
         return self.confirmed
@@ -85,12 +86,12 @@ class ConfirmationTest:
 
     @property
     def wealth(self) -> float:
-        """The present wealth ``W``, ``e^700`` if it is more."""
+        """The present wealth ``W``, at most ``e^700``."""
         return math.exp(min(self._log_wealth(self.level, self.num_clean), 700.0))
 
     @property
     def num_needed(self) -> int:
-        """How many more measurements confirm the point at best, if none of them violates."""
+        """The number of further measurements that confirm the point if none is a violation."""
         if self.confirmed:
             return 0
         return bisect_left(range(2**62), True, key=lambda more: self._proves(self.level, more))
@@ -98,8 +99,8 @@ class ConfirmationTest:
     def _proves(self, level: float, more: int = 0) -> bool:
         """Whether ``level`` is proved after ``more`` measurements without a violation.
 
-        The wealth against a lower level is greater, so what is proved of all levels at once is
-        false with probability ``1 - confidence`` at most.
+        The wealth decreases with the level. So the statements about all levels are true together
+        with probability at least ``confidence``.
         """
         needed = -math.log1p(-self.confidence) - _ROUNDING
         return self._log_wealth(level, self.num_clean + more) >= needed
@@ -123,7 +124,7 @@ class ConfirmationTest:
 
 
 def _flags(violated: bool | Tensor | Iterable[bool]) -> list[float]:
-    """One or several flags, 0 or 1 each."""
+    """Flags as numbers, 0 or 1 each."""
     if isinstance(violated, Iterable) and not isinstance(violated, Tensor | np.ndarray):
         violated = [*violated]
     try:
@@ -133,8 +134,8 @@ def _flags(violated: bool | Tensor | Iterable[bool]) -> list[float]:
     if not ((flags == 0) | (flags == 1)).all():
         raise InputDataError(
             "`violated` must be True or False for each measurement, got "
-            f"{reprlib.repr(violated)}: compare the outcomes with the limits, and leave out those "
-            "that are not known."
+            f"{reprlib.repr(violated)}: compare the outcomes with the limits, and leave out "
+            "unknown outcomes."
         )
     found: list[float] = flags.tolist()
     return found

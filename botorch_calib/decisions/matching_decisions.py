@@ -1,7 +1,7 @@
-"""Which decisions outcomes belong to, each once: by equal points, and by points that were rounded.
+"""Match outcomes with decisions, by equal or rounded points, so that each outcome counts once.
 
-A point may come back after arithmetic, from single precision, or written with six digits. An
-outcome may come a second time, with all others, as BoTorch's loops give a model all data.
+A point may return after arithmetic, from single precision, or from a file with six digits. An
+outcome may be passed again with all other data, as BoTorch's loops pass all data to a model.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from botorch_calib.models.known_data import MOST_OF_RANGE, SIX_DIGITS, KnownData
 
 # Relative errors of arithmetic and of single precision.
 _ARITHMETIC, _SINGLE = 1e-9, 1.2e-7
-# What six decimals leave out near 0, in units of the data's range.
+# The absolute rounding error of six decimals near 0, in units of the data's range.
 _LEAST = 1e-6
 
 
 def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest differences, ``n x d``, of a point ``d`` that was rounded from those of a table.
+    """Largest rounding errors, ``n x d``, between a point ``d`` and equal points of a table.
 
-    After arithmetic alone, and in single precision or with six digits. ``spread`` is the data's
-    range, ``d``.
+    The first result allows for arithmetic only, the second for single precision or six digits.
+    ``spread`` is the range ``d`` of the data.
     """
     size = torch.maximum(table.abs(), point.abs())
     digits = torch.where(spread > 0.0, MOST_OF_RANGE * spread, torch.inf).minimum(SIX_DIGITS * size)
@@ -34,9 +34,9 @@ def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Te
 
 
 class DecidedPoints:
-    """The points of rows, and which of them a point may be that has come back.
+    """The points of rows, to be matched with points that return.
 
-    Those of another width than the ``spread``, which is the range ``d`` of the data, are none.
+    ``spread`` is the range ``d`` of the data. Points of a different width match nothing.
     """
 
     def __init__(self, points: Sequence[list[float]], spread: Tensor) -> None:
@@ -46,7 +46,7 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Indices of equal points, of points equal up to arithmetic, and to six digits."""
+        """Indices of points that are equal exactly, up to arithmetic, and to six digits."""
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
         limits = [torch.zeros_like(apart), *tolerances(at, self._table, self._spread)]
@@ -55,19 +55,20 @@ class DecidedPoints:
     def chosen(
         self, name: str, point: list[float], groups: Sequence[Sequence[int]], last: bool = False
     ) -> int | None:
-        """The first, or the last, of the first group that is not empty, in the order of `near`.
+        """The first (or the ``last``) index in the most precise group that is not empty.
 
         Raises:
-            InputDataError: If the digits of ``point``, called ``name``, leave several points.
+            InputDataError: If several points agree with ``point`` to its digits; the error refers
+                to the point by ``name``.
         """
         for precision, group in enumerate(groups):
             for other in group if precision > 1 else []:
                 first, second = self._table[group[0]], self._table[other]
                 if bool(((first - second).abs() > _ARITHMETIC * self._spread).any()):
                     raise InputDataError(
-                        f"`{name}`, {point}, may be the decision about {self.points[group[0]]} or "
-                        f"the one about {self.points[other]}: it has too few digits to tell. Give "
-                        "the point as `decisions` has it."
+                        f"`{name}`, {point}, has too few digits: it matches the decisions about "
+                        f"{self.points[group[0]]} and {self.points[other]}. Pass the point as in "
+                        "`decisions`."
                     )
             if group:
                 return group[-1] if last else group[0]
@@ -75,10 +76,10 @@ class DecidedPoints:
 
 
 class Match(NamedTuple):
-    """Where the outcomes of a point belong to."""
+    """The row that the outcomes of a point belong to."""
 
-    row: int | None  # None: to a new decision
-    new: set[str]  # names of the outcomes that have not come before
+    row: int | None  # None: a new decision
+    new: set[str]  # names of the outcomes that were not recorded before
 
 
 def matches(
@@ -90,15 +91,23 @@ def matches(
     sides: Sequence[Mapping[str, int]],
     data: Mapping[str, KnownData],
 ) -> list[Match]:
-    """Which of the ``rows`` the outcomes that ``came`` of each of the ``points`` belong to.
+    """Match the outcomes that ``came`` at each of the ``points`` with ``rows``.
 
-    An outcome belongs to the first decision about its point that lacks it. If there is none, and a
-    row about the point has just this outcome, also to six digits, the outcome is one that came
-    before. (The first ``num_first`` rows are data from before all decisions; they have a stand-in
-    for an outcome beyond a bound, on one of the ``sides``. ``data`` are the models'.) A value that
-    other points have too, as on a grid, is no evidence of that, unless there are many such values.
-    If one outcome is known to have come before, all data are taken to have been given again: then
-    known outcomes are matched before decisions that lack one.
+    An outcome belongs to the first decision about the point that lacks it. If no decision does, and
+    a row about the point has an equal outcome (to six digits), the outcome was recorded before.
+    Equality is no evidence if other points have the same value too, as on a grid, unless there are
+    many such outcomes. Once one outcome is found to be recorded before, all data are assumed to be
+    passed again, and equal outcomes are matched before decisions that lack one.
+
+    Args:
+        rows: Data from before the first decision (the first ``num_first`` rows), then decisions.
+            The former hold a stand-in for an outcome beyond a bound, on one of the ``sides``.
+        num_first: See ``rows``.
+        decided: The points of the rows.
+        points: The points with outcomes.
+        came: The outcomes of each point, by name.
+        sides: 1 or -1 for each outcome above or below the given value, by name.
+        data: The training data of the models, by outcome.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
@@ -110,7 +119,7 @@ def matches(
         rounding[name][:num_first] = data[name].rounding
 
     def same(j: int, name: str, i: int) -> bool:
-        """Whether row ``j`` may have the outcome of point ``i``, rounded or as a stand-in."""
+        """Whether row ``j`` may hold the outcome of point ``i``, rounded or as a stand-in."""
         own, y = outcomes[j].get(name), came[i][name]
         if own is None:
             return False
@@ -118,7 +127,7 @@ def matches(
         return is_stand_in or abs(own - y) <= data[name].rounding_of(y)
 
     def has(j: int, i: int, new: set[str]) -> bool:
-        """Whether row ``j`` has the outcomes of point ``i``, some at least, except ``new`` ones."""
+        """Whether row ``j`` holds all outcomes of point ``i`` (at least one) except ``new``."""
         others = came[i].keys() - new
         return bool(others) and all(same(j, name, i) for name in others)
 
@@ -130,7 +139,7 @@ def matches(
 
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
         lacks = [{name for name, y in each.items() if y is None} for each in outcomes]
-        told: set[int] = set()
+        repeated: set[int] = set()
         found = [Match(None, set(each)) for each in came]
 
         def out(i: int, groups: list[list[int]]) -> Match | None:
@@ -139,7 +148,7 @@ def matches(
             return None if row is None else Match(row, set(came[i]))
 
         def known(i: int, groups: list[list[int]]) -> Match | None:
-            for j in (j for group in groups for j in group if j not in told):
+            for j in (j for group in groups for j in group if j not in repeated):
                 new = came[i].keys() & lacks[j]
                 if has(j, i, new) and (new or known_first or telling[i]):
                     return Match(j, new)
@@ -153,12 +162,12 @@ def matches(
             if match is not None and match.row is not None:
                 found[i] = match
                 lacks[match.row] -= match.new
-                told |= set() if match.new else {match.row}
+                repeated |= set() if match.new else {match.row}
         return found
 
     may_be_known = [any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
     telling = [may_be_known[i] and is_telling(i) for i in order]
-    # First as if every outcome was new, those last that may be known.
+    # First assume that every outcome is new, with the outcomes that may be known last.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
     is_again = not all(match.new for match in trial)
     num = sum(trial[i].row is None for i in order if may_be_known[i])

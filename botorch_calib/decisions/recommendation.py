@@ -1,4 +1,4 @@
-"""`recommend`: the point to stop at, and what can be said of it."""
+"""`recommend`: the final point, with statements about its safety and value."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints
 
-# Rivals that a selection is corrected for, and draws of the objective at them.
+# The number of rival points that the statements account for, and of draws at these points.
 _RIVALS, _DRAWS = 500, 2000
 
 
 class Recommendation(NamedTuple):
-    """What `recommend` returns. The objective is the noise-free one, in its units.
+    """The result of `recommend`. The objective is noise-free, in its units.
 
     Attributes:
         candidate: The point, ``1 x d``.
-        certified: Whether the quantile of each constrained outcome is within its limits at this
-            point with the confidence asked for.
-        value: Mean of the objective there.
-        lower: Lower end of the interval that holds it with that confidence.
-        upper: Its upper end.
-        better: Probability that it is better there than at the baseline; None without one.
-        note: Why a better point may have been missed, if one is in sight: which outcome's limits
-            stand in the way, and how good points are that are expected to keep them. Else empty.
+        certified: Whether the quantile of each constrained outcome is within its limits at the
+            candidate, with the given confidence.
+        value: Mean of the objective at the candidate.
+        lower: Lower end of the interval that contains the objective with the given confidence.
+        upper: Upper end of this interval.
+        better: Probability that the candidate is better than the baseline; None without a baseline.
+        note: If a better point is likely to exist, the outcome whose limits exclude it, and the
+            value that can be expected. Otherwise empty.
     """
 
     candidate: Tensor
@@ -75,38 +75,38 @@ def recommend(
     inequality_constraints: LinearConstraints | None = None,
     equality_constraints: LinearConstraints | None = None,
 ) -> Recommendation:
-    r"""The point to stop at: the best mean of the objective among points that are safe themselves.
+    r"""The final point: the best mean of the objective among points that are safe individually.
 
-    A `ChanceConstraint` bounds the violations of all rounds *together*, and says little of a single
-    point. Here each constrained outcome's quantile must be within its limits at the point
-    itself, with the stated ``confidence``: see `ChanceConstraint.margin`. All data of its model
-    count, also those from before a change of the outcome.
+    A `ChanceConstraint` bounds the violations of all rounds *together*, and promises little about a
+    single point. Here the quantile of each constrained outcome must be within the limits at the
+    candidate itself, with the stated ``confidence``: see `ChanceConstraint.margin`. The model
+    treats all data alike, so data from before a change of the outcome distort the result.
 
-    A point that was selected because it looks best looks better than it is. So statements on the
-    objective hold for all points together that it was selected from (up to 500 of these, those of
-    the best means). Let ``f`` be draws of the posterior at these points, ``m`` their means and
-    ``s`` their standard deviations. The interval is ``m +- c s``, ``c`` being the quantile of
-    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` describe the
-    differences from the baseline: it is the share of draws in which ``max_i (m_i - f_i) / s_i`` is
-    below the candidate's ``m / s``. Both rest on the objective's model: see `noise_diagnosis`,
-    and confirm by a `ConfirmationTest`.
+    A point that was selected because it looks best looks better than it is. So the statements about
+    the objective hold simultaneously for all points that the candidate was selected from (or the
+    500 with the best means). Let ``f`` be draws of the posterior at these points, with means ``m``
+    and standard deviations ``s``. The interval is ``m +- c s``, where ``c`` is the quantile of
+    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` describe
+    differences from the baseline, and the probability is the share of draws in which
+    ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements rest on the
+    models: check these with `noise_diagnosis`, and the point with a `ConfirmationTest`.
 
     Args:
-        objective: A model of the objective, which has no contexts among its inputs.
-        constraint: A constraint on the same inputs, if any, or with contexts in addition.
+        objective: A model of the objective, without contexts among the inputs.
+        constraint: A constraint on the same inputs, or on these and contexts, if any.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
-        choices: ``n x d``: choose among these only.
+        choices: ``n x d``: choose among these points only.
         confidence: Confidence of each statement, in (0, 1).
-        baseline: The point ``1 x d`` that is used today, to compare with.
-        maximize: Whether large values of the objective are good.
+        baseline: A point ``1 x d`` to compare with, such as the present setting.
+        maximize: Whether larger values of the objective are better.
         raw_samples: Number of points sampled for the search.
-        fixed_features_list: As in `optimize_chance_constrained`, like the next two.
-        inequality_constraints: Linear constraints on the inputs.
-        equality_constraints: Linear equations.
+        fixed_features_list: As in `optimize_chance_constrained`.
+        inequality_constraints: Linear constraints, as in `optimize_chance_constrained`.
+        equality_constraints: Linear equations, as in `optimize_chance_constrained`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-        UnsupportedError: If the objective is no model, or has several values at each point.
+        UnsupportedError: If the objective is not a model, or has several values at each point.
         InfeasibilityError: If no point meets the linear constraints.
 
     Warns:
@@ -134,8 +134,8 @@ def recommend(
     note = _in_the_way(acqf, margin, place, sign * best if certified else -math.inf)
     if not certified:
         warnings.warn(
-            f"No point is certified with a confidence of {confidence:g}: the one returned may "
-            f"meet the limits, and nothing is stated of it. {note}",
+            f"No point is certified with a confidence of {confidence:g}: the point returned may "
+            f"meet the limits, without any guarantee. {note}",
             NotCertifiedWarning,
             stacklevel=level_of_caller(),
         )
@@ -143,7 +143,7 @@ def recommend(
 
 
 def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: float) -> str:
-    """What stands in the way of a value better than ``best``, if such a value is expected."""
+    """The limits that exclude a value better than ``best``, if such a value is expected."""
     constraint = margin.constraint
     if constraint is None:
         return ""
@@ -161,8 +161,8 @@ def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: fl
     if not is_expected:
         return f"No point is even expected to keep the limits of {name!r}: check them, and `level`."
     return (
-        "Points that are expected to keep all limits, but not known to, have a mean of up to "
-        f"{value if acqf.maximize else -value:.4g}: the limits of {name!r} stand in the way. "
+        "Some points probably keep all limits, though not with the stated confidence. Their means "
+        f"reach {value if acqf.maximize else -value:.4g}, and the limits of {name!r} exclude them. "
         "Measure there, or decide with an `expansion_share`."
     )
 
@@ -170,13 +170,13 @@ def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: fl
 def _check_arguments(
     objective: Model, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
 ) -> None:
-    """Raise unless the objective has one value at each point, and points suit it."""
+    """Raise unless the objective has one value at each point and the points fit the model."""
     observed = observed_process(objective)
     transform = getattr(observed, "input_transform", None)
     if objective.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
         raise UnsupportedError(
-            "`objective` must have one value at each point: give the model of one of several "
-            "outcomes, without a one-to-many input transform. A context is held by equal `bounds`."
+            "`objective` must have one value at each point: pass the model of one outcome, without "
+            "a one-to-many input transform. Fix a context by equal `bounds`."
         )
     if objective.batch_shape and not is_ensemble(objective):
         raise UnsupportedError(f"`objective` is a batch of models, {[*objective.batch_shape]}.")
@@ -190,7 +190,7 @@ def _check_arguments(
 
 
 def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
-    """Points ``n x d`` that the candidate was selected from, of these the best by their mean."""
+    """The points ``n x d`` with the best means among those the candidate was selected from."""
     bounds = place.bounds
     if bounds is None:
         assert place.choices is not None
@@ -203,7 +203,7 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
             X = torch.cat([known[inside].to(X), X])
         regions, X = place.regions(), X.unsqueeze(-2)
         within = [region.placed(X) for region in regions]
-        if regions[0].linear or regions[0].equal:  # which may leave few of them
+        if regions[0].linear or regions[0].equal:  # few points may be left
             with manual_seed(0):
                 within += [region.sample(_RIVALS) for region in regions]
         X = torch.cat(within).squeeze(-2)
@@ -217,10 +217,10 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
 def _stated(
     objective: Model, X: Tensor, baseline: Tensor | None, confidence: float, sign: float
 ) -> tuple[float, float, float, float | None]:
-    """What holds of the first of ``X`` for all of them, which it may have been selected from."""
+    """Value, interval and ``better`` of the first of ``X``, corrected for the choice among them."""
     X = X if baseline is None else torch.cat([X, baseline])
     posterior = objective.posterior(X)
-    # Each member of a fully Bayesian model has its own draws.
+    # Members of a fully Bayesian model share the number of draws.
     num_members = posterior._extended_shape().numel() // len(X)
     with manual_seed(0):
         draws = posterior.rsample(torch.Size([-(-_DRAWS // num_members)])).reshape(-1, len(X))

@@ -1,14 +1,15 @@
 """Decisions as plain rows, ready for JSON, and `DecisionAccount`: their outcomes and the budget.
 
-A row is one decision about one point, with all its outcomes, and says itself what it was about:
+A row is one decision about one point, with all outcomes. It is self-contained:
 
     {"point": [0.2, 0.7], "level": 0.9, "certified": True, "limits": {"cost": [None, 3.0]},
      "quantiles": {"cost": [None, 2.71]}, "outcomes": {"cost": None}}
 
-`ChanceConstraint.decide` returns it, a client or a ledger stores it, and a constraint takes it back
-with its outcomes, as one of its ``rows``. It is judged by its own limits, even if those have moved.
-Of an outcome that is known only to be beyond a bound, ``outcomes`` has the bound, and a further
-entry ``"beyond": {"cost": 1}`` says that it is above the bound, or below by -1.
+`ChanceConstraint.decide` returns rows, a client or a ledger stores them, and a constraint takes
+them back as ``rows`` once the outcomes are entered. A row is judged by the limits it holds, even if
+the constraint's limits have moved since. If an outcome is known only to be beyond a bound,
+``outcomes`` holds the bound, and the entry ``"beyond": {"cost": 1}`` says that the outcome is above
+it (-1: below it).
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from botorch_calib.decisions.budget import Account, Budget, Decision, check_leve
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 _LOCK = threading.RLock()
-# A decision is overtaken once so many later ones have all their outcomes.
+# A pending decision is overdue once this many later decisions have all outcomes.
 _OVERTAKEN = 20
-# Traces in this process, which reveal a constraint that is made without the rows of decisions:
-# statements that models and calibrators have decided by, and the last points of decisions by each.
+# Traces in this process, to detect a new constraint that lacks the rows of earlier decisions: the
+# statements that each model and calibrator has decided by, and the latest decided points.
 _DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 _RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Row = dict[str, Any]
-#: Lower and upper limit of each outcome, by its name; None where there is none.
+#: Lower and upper limit of each outcome, by name; None for no limit.
 Limits = Mapping[str, Sequence[float | None]]
 #: The entries of a row. Clients may add others.
 KEYS = ("point", "level", "certified", "limits", "quantiles", "outcomes")
@@ -59,19 +60,19 @@ SIGNS = (-1.0, 1.0)  # of a lower and an upper limit
 
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
-    """What counts of a row, by the limits and the quantiles that it holds: any outcome beyond."""
+    """A row's entry in the account: whether any outcome is beyond the row's limits or quantiles."""
     came = row["outcomes"], row.get("beyond", {})
     violated, missed = (is_outside(row[key], *came) for key in ("limits", "quantiles"))
-    # Rounding may put a limit beyond the quantile that was within it.
+    # After rounding, a stored quantile may lie beyond the stored limit: a violation is a miss.
     return Decision(row["certified"], violated, (row["certified"] and violated) or missed)
 
 
 def is_outside(
     limits: Limits, outcomes: Mapping[str, float | None], beyond: Mapping[str, int]
 ) -> bool | None:
-    """Whether any outcome is outside of its limits, None if that is still open.
+    """Whether any outcome is outside the limits; None if that is still open.
 
-    Some outcomes may be missing, and some known only to be ``beyond`` their values.
+    Outcomes may be missing. Those in ``beyond`` are above (1) or below (-1) the given values.
     """
     flags: list[bool | None] = []
     for name, pair in limits.items():
@@ -81,7 +82,10 @@ def is_outside(
 
 
 def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | None:
-    """Whether an outcome, known or only ``side`` of ``y``, is beyond an end; None if not known."""
+    """Whether an outcome is beyond ``end``; None if that is open.
+
+    The outcome is ``y``, or somewhere above it (``side`` 1) or below it (-1).
+    """
     if y is None:
         return None
     if side == sign:
@@ -93,9 +97,9 @@ def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | No
 def own_rows(
     rows: Iterable[Mapping[str, Any]], limits: Limits, level: float, skip_malformed: bool
 ) -> list[Row]:
-    """Copies of the rows that were decided under a statement, in their order.
+    """Copies of the rows that were decided at this level under limits on the same sides.
 
-    Limits may have moved since, but not their sides.
+    The values of the limits may have changed since.
 
     Raises:
         InputDataError: If a row is malformed, unless ``skip_malformed``: files may be edited.
@@ -128,7 +132,7 @@ def _sides(limits: Limits) -> dict[str, list[bool]]:
 
 
 def _checked(row: object, name: str) -> Row:
-    """A copy of the entries of a row, which is called ``name`` in errors."""
+    """A copy of the entries of a row; errors refer to the row by ``name``."""
     if not isinstance(row, Mapping) or not set(KEYS) <= row.keys():
         raise InputDataError(f"`{name}` must be a dictionary with the entries {', '.join(KEYS)}.")
 
@@ -149,18 +153,18 @@ def _checked(row: object, name: str) -> Row:
     pairs = "pairs of a number or None, by the outcomes' names, with a number on each limited side"
     limits, quantiles = (by_outcome(key, pairs, _is_pair) for key in ("limits", "quantiles"))
     check(_sides(limits) == _sides(quantiles), "quantiles", pairs)
-    numbers = "a finite number for each outcome, None as long as it is out"
+    numbers = "a finite number for each outcome, or None while it is pending"
     outcomes = by_outcome("outcomes", numbers, lambda y: y is None or _is_number(y))
     if "beyond" in row:
         sided = row["beyond"]
         right = isinstance(sided, Mapping) and all(side in (1, -1) for side in sided.values())
         right = right and all(outcomes.get(key) is not None for key in sided)
-        check(right, "beyond", "1 or -1 for some of the outcomes that have come, by their names")
+        check(right, "beyond", "1 or -1 for some of the outcomes that have arrived, by name")
     for key, sides in limits.items():
         ends = zip(SIGNS, sides, quantiles[key], strict=True)
         # In single precision a limit may be rounded to a quantile just beyond it.
         beyond = (s * (q - end) > 1e-6 * abs(end) for s, end, q in ends if end is not None)
-        within = "within the limits of a point that is certified"
+        within = "within the limits, since the point is certified"
         check(not (row["certified"] and any(beyond)), "quantiles", within)
     checked = {
         "point": [*map(float, point)],
@@ -198,7 +202,7 @@ class Side(NamedTuple):
 
 
 def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method that threads call one after the other: copies share their rows."""
+    """Decorate a method that only one thread may run at a time, as copies share rows."""
 
     @functools.wraps(method)
     def locked(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -209,14 +213,14 @@ def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 
 
 class DecisionAccount:
-    """Rows of decisions about points, and the account and the budget that follow from them.
+    """Rows of decisions about points, with their account and budget.
 
-    `ChanceConstraint` keeps them, and explains the arguments; of models they know nothing.
-    ``least_excess`` is the ``least`` of `Account.of`; with ``skip_malformed`` rows are left out
-    that somebody may have edited.
+    This part of `ChanceConstraint`, which explains the arguments, needs no model. ``least_excess``
+    is the ``least`` of `Account.of`. With ``skip_malformed``, malformed rows (of an edited file,
+    for example) are dropped.
     """
 
-    #: What to do about decisions whose outcomes are out. Clients name their own calls.
+    #: What to do about pending decisions. Clients override it with the names of their own calls.
     remedy = "`observe` them, and `withdraw` points that were never run"
 
     def __init__(
@@ -229,7 +233,7 @@ class DecisionAccount:
         skip_malformed: bool = False,
     ) -> None:
         self.limits = {name: _checked_limits(pair) for name, pair in limits.items()}
-        #: All limits there are, outcome by outcome, the lower one first.
+        #: All limits, outcome by outcome, lower before upper.
         self._sides = [
             Side(name, sign, limit)
             for name, pair in self.limits.items()
@@ -240,19 +244,19 @@ class DecisionAccount:
         self.budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
         self._least_excess = least_excess
         self._rows = own_rows(rows, self.limits, self.level, skip_malformed)
-        # The account, once it is known, of copies as well.
+        # A cache of the account, shared with copies.
         self._accounts: list[Account] = []
 
     @property
     @in_turn
     def decisions(self) -> list[Row]:
-        """Copies of the rows of all decisions, in their order, which may be stored as JSON.
+        """Copies of the rows of all decisions, in order, which may be stored as JSON.
 
-        The entries of a row are the ``point``, a list of numbers; the ``level``; whether the point
-        was ``certified``; and, by the name of the outcome, the ``limits`` ``[lower, upper]``, None
-        where there is none; the ``quantiles`` that decided, likewise; and the ``outcomes``, None as
-        long as one is out. Where some are known only to be beyond a bound, that is their outcome,
-        and ``beyond`` has 1 for one above it, -1 for one below.
+        A row holds the ``point``, a list of numbers; the ``level``; whether the point was
+        ``certified``; and three dictionaries by outcome name: the ``limits`` ``[lower, upper]``,
+        None for no limit; the deciding ``quantiles`` in the same form; and the ``outcomes``, None
+        while pending. For an outcome known only to be beyond a bound, ``outcomes`` holds the bound,
+        and ``beyond`` says 1 (above) or -1 (below).
         """
         return copy.deepcopy(self._rows)
 
@@ -263,7 +267,7 @@ class DecisionAccount:
 
     @property
     def num_observed(self) -> int:
-        """Number of decisions all of whose outcomes have come."""
+        """Number of decisions with all outcomes."""
         return sum(None not in row["outcomes"].values() for row in self._rows)
 
     @property
@@ -273,18 +277,18 @@ class DecisionAccount:
 
     @property
     def num_outstanding(self) -> int:
-        """Number of certified points that may still turn out to violate a limit."""
+        """Number of certified points that may still violate a limit."""
         return self.account.num_outstanding
 
     @property
     def num_violations(self) -> int:
-        """Number of certified points of which an outcome violated a limit."""
+        """Number of certified points that violated a limit."""
         return self.account.num_violations
 
     @property
     @in_turn
     def account(self) -> Account:
-        """What has come of the decisions, whose outcomes are judged by the limits in their rows."""
+        """The account of the decisions, each judged by the limits in the row."""
         if not self._accounts:
             decisions, share = map(decision_of, self._rows), 1.0 - self.level
             terms = share, self.budget.size, self._least_excess
@@ -292,12 +296,12 @@ class DecisionAccount:
         return self._accounts[0]
 
     def violated(self, Y: Tensor) -> Tensor:
-        """Whether any of the outcomes ``... x m``, none of them NaN, is outside its limits."""
+        """Whether any of the outcomes ``... x m`` is outside the limits; none may be NaN."""
         num = len(self.limits)
         if check_tensor("Y", Y).shape[-1:] != (num,) or Y.isnan().any():
             raise InputDataError(
                 f"`Y` must hold outcomes ... x {num} without NaN, got {tuple(Y.shape)}: leave out "
-                "those that are not known."
+                "unknown outcomes."
             )
         y = torch.tensor(numbers_of(Y.flatten()), dtype=torch.double).view(Y.shape)
         columns = dict(zip(self.limits, y.unbind(dim=-1), strict=True))
@@ -313,21 +317,21 @@ class DecisionAccount:
 
     @property
     def budget_left(self) -> float:
-        """What is left of the budget, points that are out counting as violations."""
+        """The remaining budget if every pending point turns out to be a violation."""
         return self.budget.left(*self._at_stake())
 
     def summary(self) -> str:
-        """How the decisions and the budget stand, in sentences."""
+        """A summary of the decisions and the budget, in sentences."""
         T, V, out, *_ = self.account
         bound = f" At most {self.budget.bound(T):g} may." if T else ""
         return (
             f"At a level of {self.level:g}, {T} of {self.num_decisions} decisions were certified: "
-            f"{V} of these violated a limit, and {out} are out.{bound} Of the budget, "
-            f"{self.budget_left:g} is left. {self.note_of_outstanding()}".rstrip()
+            f"{V} of these violated a limit, and {out} are pending.{bound} The remaining budget is "
+            f"{self.budget_left:g}. {self.note_of_outstanding()}".rstrip()
         )
 
     def note_of_outstanding(self) -> str:
-        """What to do, if decisions whose outcomes are out take the budget; else an empty text."""
+        """What to do if pending decisions use up the budget; else an empty text."""
         T, V, num, *_ = self.account
         left, share, since = self.budget_left, "what was left", ""
         if not left <= 0.0 < self.budget.left(T - num, V):
@@ -335,21 +339,21 @@ class DecisionAccount:
             later = [*accumulate(not each for each in reversed(is_out))][::-1]
             old = [row for row, n in zip(self._rows, later, strict=True) if n >= _OVERTAKEN]
             num = sum(row["certified"] and decision_of(row).violated is None for row in old)
-            share, since = "most", f", each older than {_OVERTAKEN} whose outcomes have come"
+            share, since = "most", f", each overtaken by {_OVERTAKEN} later ones"
             if num <= max(self.budget.size / 2, left):
                 return ""
         return (
-            f"The outcomes of {num} certified points are out{since}. Until they come they count as "
-            f"violations, and take {share} of the budget: {self.remedy}."
+            f"The outcomes of {num} certified points are pending{since}. Until they arrive they "
+            f"count as violations, and take {share} of the budget: {self.remedy}."
         )
 
     def _at_stake(self) -> tuple[int, int]:
-        """Numbers of certified points, and of violations there may be among them."""
+        """Number of certified points, and the largest possible number of violations among them."""
         account = self.account
         return account.num_certified, account.num_violations + account.num_outstanding
 
     def _whole(self, point: list[float]) -> list[float]:
-        """A point with columns that may be left out."""
+        """A point with the columns that callers may leave out."""
         return point
 
     def __repr__(self) -> str:
@@ -371,7 +375,7 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
         raise InputDataError(f"`limits` must hold a pair `(lower, upper)` for each, got {pair!r}.")
     lower, upper = check_limit("lower", pair[0]), check_limit("upper", pair[1])
     if lower is None and upper is None:
-        raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
+        raise InputDataError("Give `upper`, `lower` or both: the outcome has no limit.")
     if lower is not None and upper is not None and not lower < upper:
         raise InputDataError(f"`lower` must be less than `upper`, got {lower} and {upper}.")
     return lower, upper
@@ -380,16 +384,16 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
 def leave_traces(
     parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
 ) -> None:
-    """Note that models and calibrators have decided by a statement, about these points."""
+    """Remember that models and calibrators have decided about points under a statement."""
     for part in parts:
         _DECIDED.setdefault(part, set()).add(statement)
     _RECENT.extend((*statement, *point) for point in points)
 
 
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
-    """Whether any of these has decided by a statement, or on data that end by such a decision.
+    """Whether any part has decided under a statement, or the data end with such a decision.
 
-    The ``data`` are inputs ``n x d`` of models.
+    The ``data`` are training inputs ``n x d`` of models.
     """
     ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
     decided = any(statement in _DECIDED.get(part, ()) for part in parts)

@@ -1,8 +1,8 @@
-r"""Where the quantile lies that decides: its level, and the factors of its distance from the mean.
+r"""The deciding quantile: its level, and the factors that scale its distance from the mean.
 
-`scores_of_parts` gives the level of each of several limits. `width` follows from the outcomes of
-the decisions so far, `leave_one_out_factor` from the model's own data. The constants were chosen on
-tuning seeds of the studies that report on the rule.
+`scores_of_parts` sets the level of each of several limits. `width` follows from the outcomes of
+earlier decisions, and `leave_one_out_factor` from the training data. The constants were chosen on
+tuning seeds, apart from the seeds of the reported studies.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from botorch_calib.decisions.budget import Account
 from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 
-# The width at the start; the increase of its logarithm by a violation in excess, and the decrease
-# by a round without a certified point.
+# The initial width; the increase of its logarithm by a violation in excess, and the decrease by a
+# round without a certified point.
 START, GAIN, RELIEF = 1.05, 0.2, 0.1
-# Beyond e^20 deviations, numbers of violations say nothing.
+# The logarithm of the width is clamped to this range.
 _MOST = 20.0
-# The width of a statement about a single point, about which other rounds say nothing.
+# The width of a statement about a single point, which takes nothing from the account.
 OF_ONE_POINT = 1.1
-# As many observations as the model itself counts for, and the deviation with which each score is
-# smoothed, so that the factor is continuous.
+# The model's own distribution counts as this many observations. Each score is smoothed with this
+# deviation, which makes the factor continuous.
 PRIOR_COUNT, SMOOTHING = 8.0, 0.15
-# Steps by which a quantile among scores is halved down to, and the largest one.
+# Bisection steps for a quantile among scores, and the largest possible quantile.
 _STEPS, _MOST_SCORE = 40, 12.0
-#: The share ``c`` of what may be violated that all limits have equally.
+#: The share ``c`` of the allowed violations that is divided equally among the limits.
 EQUAL = 0.02
-# Beyond so many deviations the parts do not change any more, and squares stay finite.
+# Scores are clamped to this range, where the parts are constant and squares are finite.
 _FARTHEST = 1e3
 
 
@@ -50,39 +50,41 @@ def width(account: Account) -> float:
 
 
 def widened(z: Tensor, k: float) -> Tensor:
-    """Normal scores ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
+    """Widened normal scores: ``z + (k - 1) max(z, 1)``.
 
-    ``k z`` from 1 on; nearer to the mean, where a factor would have no effect, a shift.
+    This is ``k z`` from 1 on. Near the mean, where a factor would have little effect, it is a shift
+    by ``k - 1``.
     """
     return z + (k - 1.0) * z.clamp_min(1.0)
 
 
 def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
-    """Scores by the distribution that is ``k`` times as wide: inverse of `widened` around ``z``.
+    """Scores under the distribution that is ``k`` times as wide: inverts `widened` at ``z``.
 
-    ``score / k`` if ``z`` is 1 at least.
+    This is ``score / k`` if ``z`` is at least 1.
     """
     return z + (score - widened(z, k)) / k
 
 
 @torch.no_grad()
 def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) -> float:
-    r"""Factor by which the model's own data call for wider quantiles, or allow narrower ones.
+    r"""Factor by which the training data widen, or narrow, the quantiles of a model.
 
-    ``q / z``, with ``z`` the normal score of the level and ``q`` the quantile of the leave-one-out
-    scores ``z_i`` on the limit's side, to which the model's own distribution counts as 8 more::
+    The factor is ``q / z``. Here ``z`` is the normal score of the level, and ``q`` is the quantile
+    of the leave-one-out scores ``z_i`` on the side of the limit, together with 8 pseudo-scores from
+    the model's own distribution::
 
         8 (1 - Phi(q)) + sum_i Phi((z_i - q) / 0.15) = (1 - level) (8 + n)
 
-    A level below ``Phi(1)`` is taken as ``Phi(1)``, as a factor says little next to the mean, and
-    one beyond ``1 - 1 / (8 + n)``, of which the data say little, as that. The factor is 1 for a
-    calibrated model, whose calibrator has learned from these scores, and for models whose scores
-    would take refits.
+    The level is clamped to ``[Phi(1), 1 - 1 / (8 + n)]``: a factor has little effect near the mean,
+    and the data say little about more extreme levels. The factor is 1 for a calibrated model, as
+    the calibrator has learned from these scores, and for models that would need refits to leave
+    one out.
 
     Args:
         model: A model of one outcome.
-        level: Probability with which the limit is to be kept.
-        sign: 1 for an upper limit, -1 for a lower one.
+        level: Probability with which the limit shall be kept.
+        sign: 1 for an upper limit, -1 for a lower limit.
 
     Example:
         >>> factor = leave_one_out_factor(gp)  # about 1 if the model is right
@@ -107,15 +109,16 @@ def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) ->
 def scores_of_parts(level: float, scores: Tensor) -> Tensor:
     r"""Normal scores of the levels ``1 - alpha_s``, from those of ``1 - p_s``, both ``S x b``.
 
-    If limit ``s`` of ``S`` is violated with probability ``p_s``, any is with ``p_1 + ... + p_S`` at
-    most (Bonferroni), whatever their dependence. So each is given the part
+    If limit ``s`` of ``S`` is violated with probability ``p_s``, some limit is violated with
+    probability at most ``p_1 + ... + p_S`` (Bonferroni), under any dependence. So each limit gets
+    the part
 
         ``alpha_s = alpha ((1 - c) p_s / (p_1 + ... + p_S) + c / S)``
 
-    of ``alpha = 1 - level``. The parts add up to ``alpha``: if each limit keeps its own, ``p_s <=
-    alpha_s``, so do all together. Equal parts, ``c = 1``, would ask ``alpha / S`` of a limit even
-    where no other is in danger. The little that is equal here, ``c = 0.02``, keeps all quantiles
-    finite, and costs 1 % of ``alpha`` where one of two limits is in danger.
+    of ``alpha = 1 - level``. The parts add up to ``alpha``: if ``p_s <= alpha_s`` for each limit,
+    all limits are kept with probability ``level``. Equal parts, ``c = 1``, would demand ``alpha /
+    S`` of a limit even if no other limit is in danger. The small equal share ``c = 0.02`` keeps all
+    quantiles finite, and costs 1 % of ``alpha`` if one of two limits is in danger.
 
     Example:
         >>> from botorch_calib.decisions.widening import scores_of_parts

@@ -1,13 +1,13 @@
-r"""Quantiles of an outcome under the worst distribution of a context that nobody controls.
+r"""Quantiles of an outcome under the worst distribution of an uncontrolled context.
 
-With a decision ``x`` and a context ``c`` the outcome has the predictive distribution ``F_{x,c}``.
-Over an ambiguity set ``P`` of distributions of ``c``,
+The outcome of decision ``x`` in context ``c`` has the predictive distribution ``F_{x,c}``. For an
+ambiguity set ``P`` of distributions of ``c``,
 
     ``q(x) = min {t : min_{p in P} E_{c ~ p}[F_{x,c}(t)] >= level}``
 
-is the least bound that the outcome keeps with probability ``level`` whichever of them is the right
-one. So ``q(x) <= limit`` if and only if the worst expectation of ``F_{x,c}(limit)`` is at least
-``level``.
+is the smallest bound that the outcome keeps with probability ``level`` under every distribution in
+the set. So ``q(x) <= limit`` if and only if the worst-case expectation of ``F_{x,c}(limit)`` is at
+least ``level``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
 from botorch_calib.robust.sets.base import AmbiguitySet
 
-# Steps of a safeguarded Newton iteration: a handful reach rounding, unless contexts are far apart.
+# Largest number of safeguarded Newton steps. A handful suffice unless contexts differ widely.
 _STEPS = 30
-# Probabilities closer to 0 and 1 have no finite normal score in double precision.
+# Probabilities are clamped to this range, where normal scores are finite in double precision.
 _LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
 
 
 class WorstContexts:
-    """An ambiguity set around a distribution of contexts, and the worst cases over it."""
+    """An ambiguity set around a distribution of contexts, with worst-case expectations."""
 
     def __init__(
         self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Model
@@ -43,14 +43,14 @@ class WorstContexts:
         check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
         width = raw_width(model)
-        if width is not None:  # wrong columns are an error at once
-            self._columns(width)
+        if width is not None:
+            self._columns(width)  # raises if columns are wrong
         try:
             at_observations(ambiguity, model).worst_case_weights(self.centre.weights, self.centre)
         except UnsupportedError as error:
             raise UnsupportedError(
-                "A chance constraint needs an ambiguity set of which the worst distribution is "
-                f"known, such as WassersteinBall(radius, method='exact'). {error}"
+                "A chance constraint needs an ambiguity set with a known worst distribution, such "
+                f"as WassersteinBall(radius, method='exact'). {error}"
             ) from error
 
     def _columns(self, width: int) -> Columns:
@@ -66,7 +66,7 @@ class WorstContexts:
         return Z[..., self._columns(Z.shape[-1]).decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
-        """Joint inputs ``... x d`` of decisions ``... x d_x``, checked, and one of the contexts."""
+        """Joint inputs ``... x d`` of decisions ``... x d_x`` with a context; checks the width."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
             raise BotorchTensorDimensionError(
@@ -76,7 +76,7 @@ class WorstContexts:
         return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
 
     def expectation(self, values: Tensor, model: Model) -> Tensor:
-        """Worst expectations ``...`` of values ``... x M``, the larger the better."""
+        """Worst-case expectations ``...`` of values ``... x M``; larger values are better."""
         centre = self.centre.to(values.dtype, values.device)
         ambiguity = at_observations(self.ambiguity, model)
         rows = values.reshape(-1, values.shape[-1])
@@ -84,28 +84,28 @@ class WorstContexts:
         return worst.view(values.shape[:-1])
 
     def score(self, scores: Tensor, model: Model) -> Tensor:
-        """Normal scores ``...`` of the worst expectations of probabilities ``Phi(scores)``."""
+        """Normal scores ``...`` of the worst-case expectations of ``Phi(scores)``."""
         return _score_beyond(-self.expectation(-ndtr(-scores), model))
 
     def quantile(
         self, z: Tensor, model: Model, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
+        r"""The smallest ``t`` with worst-case probability ``Phi(z)``, ``...``, differentiable.
 
-        ``score`` maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of ``t``
-        or less in each context, and ``ends``, ``... x M``, are the quantiles there, which bracket
-        ``t``. The normal score of the worst probability is nearly linear in ``t``, so Newton's
-        steps serve. The last one has a graph, for the gradient of the implicit function, in which
-        the worst distribution counts as constant (Danskin's theorem).
+        ``score`` maps ``t``, ``... x 1``, to the normal scores ``... x M`` of the probability of
+        at most ``t`` in each context. The quantiles ``ends``, ``... x M``, bracket ``t``. The
+        normal score of the worst-case probability is nearly linear in ``t``, which suits Newton
+        steps. Only the last step records a graph: it gives the gradient of the implicit function,
+        where the worst distribution counts as constant (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
-        level = -ndtr(-wanted)  # of more than `t`: it has digits also where small
+        level = -ndtr(-wanted)  # of exceeding `t`, which keeps digits of small probabilities
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 
         def kept_and_slope(t: Tensor) -> tuple[Tensor, Tensor]:
-            """The worst probability of more than ``t``, negative, and its derivative."""
+            """Minus the worst-case probability of exceeding ``t``, and the derivative."""
             with torch.enable_grad():
                 t = t.detach().requires_grad_()
                 p = self.expectation(-ndtr(-score(t.unsqueeze(-1))), model)
@@ -124,5 +124,5 @@ class WorstContexts:
 
 
 def _score_beyond(p: Tensor) -> Tensor:
-    """Normal scores of numbers by the probability ``p`` of more."""
+    """Normal scores of numbers that are exceeded with probability ``p``."""
     return -torch.special.ndtri(p.clamp(_LEAST, _MOST))

@@ -1,4 +1,4 @@
-r"""`CalibrationAlarm`: it warns as soon as stated probabilities have been proved wrong."""
+r"""`CalibrationAlarm`: a sequential test that warns once stated probabilities are proved wrong."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from botorch_calib._validation import (
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.posteriors import normal_scores
 
-# Bets are on tails of these masses, and on odds that are wrong by these factors. Below one half is
-# not above it: one of the two will do.
+# Bets are on tails of these masses, with odds wrong by these factors. The lower and the upper half
+# give the same bets, so only one of them is listed.
 _TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
 _EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
 # The mass of each lower and upper tail
@@ -34,14 +34,14 @@ _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
 class Finding(NamedTuple):
-    """What an alarm is most certain of.
+    """The strongest evidence that an alarm has.
 
     Attributes:
-        event: The stated event that comes too often or too seldom.
-        stated: Its stated probability.
-        met: The share of the outcomes in the region at which it came.
-        region: Where.
-        wealth: How much the bets on it have won, e^700 if it is more.
+        event: The event that occurs too often or too rarely.
+        stated: The stated probability of the event.
+        met: The share of outcomes in the region for which the event occurred.
+        region: The region of the inputs.
+        wealth: The wealth of the bets on this event, at most e^700.
     """
 
     event: str
@@ -55,32 +55,34 @@ class Finding(NamedTuple):
 
 
 class CalibrationAlarm:
-    r"""Bets against predictive distributions, and warns once they have lost too much.
+    r"""Bets against predictive distributions, and warns once the bets have won enough.
 
-    An outcome's probability integral transform (PIT) ``u = F_x(y)`` is uniform given the past if
-    the predictions are right, however points are chosen. For an event ``A`` of ``u`` with stated
-    probability ``p`` (a lower tail, an upper one, or both), the bet that its odds are ``k`` times
-    as large wins the factor ``r / p`` if it comes, and ``(1 - r) / (1 - p)`` if not, with ``r /
-    (1 - r) = k p / (1 - p)``. There are such bets for several events and odds, for the whole box
-    and for either half of each input, each starting in round ``s`` with the share ``1 / (s (s +
-    1))`` of its stake, so that a late change is noticed as well. The wealth is their mean.
+    If the predictions are right, the probability integral transform (PIT) ``u = F_x(y)`` of an
+    outcome is uniform given the past, however points are chosen. Let an event ``A`` of ``u`` (a
+    lower tail, an upper tail, or both) have stated probability ``p``. A bet that the odds of ``A``
+    are ``k`` times as large multiplies the wealth by ``r / p`` if ``A`` occurs, and by
+    ``(1 - r) / (1 - p)`` otherwise, with ``r / (1 - r) = k p / (1 - p)``. The bets combine several
+    events and odds with the whole box and both halves of each input. The share ``1 / (s (s + 1))``
+    of each stake starts in round ``s``, so that late changes are noticed too. The total wealth is
+    the mean over all bets.
 
-    **Proof.** Each factor has the mean 1 given the past, since ``P(A) = p``, and so the wealth is a
-    nonnegative martingale from 1 on: if the predictions are right it ever exceeds ``1 /
-    false_alarm`` with probability ``false_alarm`` at most (Ville's inequality). One may look after
-    each outcome. Outcomes that come together, predicted by the same model, may depend on each
-    other: the mean of their factors takes their place, which has the mean 1 too.
+    **Proof.** Each factor has mean 1 given the past, since ``P(A) = p``, so the wealth is a
+    nonnegative martingale that starts at 1. If the predictions are right, it ever exceeds
+    ``1 / false_alarm`` with probability at most ``false_alarm`` (Ville's inequality). The wealth
+    may be checked after each outcome. Outcomes of one call, predicted by the same model, may
+    depend on each other: the mean of the factors, which also has mean 1, replaces the product.
 
-    **Counts and rounded values.** ``F_x(y)`` is uniform for continuous outcomes alone: a true model
-    of Poisson counts raised the alarm in 16 % of runs. A uniform draw between ``P(outcome < y)``
-    and ``P(outcome <= y)`` is uniform for all: give `observe` both, or `watch` the ``grid``.
+    **Counts and rounded values.** ``F_x(y)`` is uniform only for continuous outcomes: a correct
+    model of Poisson counts raised the alarm in 16 % of runs. A uniform draw between
+    ``P(outcome < y)`` and ``P(outcome <= y)`` is uniform for all outcomes: pass both to `observe`,
+    or the ``grid`` to `watch`.
 
-    The predictions have to be those that were made: tell the alarm before a model learns from the
-    outcomes. The alarm that `calibration_report` replays over a fitted model's own data is an
+    Use predictions made before the outcomes were known: call the alarm before the model learns from
+    the outcomes. The alarm that `calibration_report` replays over the training data is only an
     indication, without this bound.
 
     Args:
-        false_alarm: Probability of ever warning where all predictions are right.
+        false_alarm: Probability of ever warning if all predictions are right.
         bounds: ``2 x d``: the box whose halves are regions (default: no regions).
 
     Example:
@@ -100,7 +102,7 @@ class CalibrationAlarm:
         # events x odds x 1 (regions)
         self._if_met, self._if_not = bet / stated, (1.0 - bet) / (1.0 - stated)
         regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
-        # Logarithms: in a long run wealth exceeds what a number holds.
+        # Logarithms, since wealth would overflow in long runs.
         self._bets = torch.full((*odds.shape[:2], regions), -torch.inf, dtype=torch.double)
         self._counts = torch.zeros(len(_EVENTS), regions, dtype=torch.double)
         self._seen = torch.zeros(regions, dtype=torch.double)
@@ -109,9 +111,9 @@ class CalibrationAlarm:
         self._stakes[0] = 1.0 if regions == 1 else 0.5
         #: Wealth after each call of `observe`, at most e^700.
         self.history: list[float] = []
-        #: What was found when the alarm was raised; None before.
+        #: The strongest evidence when the alarm was raised; None before.
         self.finding: Finding | None = None
-        #: The round in which it was raised, 1 being the first call of `observe`; None before.
+        #: The number of the call of `observe` that raised the alarm, from 1; None before.
         self.raised_at: int | None = None
         # Points with outcomes that were watched as continuous ones
         self._watched: set[tuple[float, ...]] = set()
@@ -124,20 +126,23 @@ class CalibrationAlarm:
 
     @property
     def wealth(self) -> float:
-        """The present wealth; it takes ``1 / false_alarm`` to raise the alarm."""
+        """The present wealth; ``1 / false_alarm`` raises the alarm."""
         return self.history[-1] if self.history else 1.0
 
     @torch.no_grad()
     def observe(self, pits: Tensor, X: Tensor | None = None, below: Tensor | None = None) -> bool:
-        """Enter outcomes, by the predictions made before they were known.
+        """Record outcomes through their predictions; returns whether the alarm was ever raised.
 
-        These are probability integral transforms ``n``, in [0, 1], at the points ``n x d``, which
-        are needed with ``bounds``. Of outcomes on a grid they are the probabilities of the outcome
-        or less, and ``below``, ``n``, those of less: a uniform draw between the two, by PyTorch's
-        generator, takes their place. Returns whether the alarm was ever raised.
+        Args:
+            pits: Probability integral transforms ``n`` in [0, 1], of predictions made before the
+                outcomes were known. For outcomes on a grid: the probabilities of at most the
+                outcome.
+            X: The points ``n x d``, required with ``bounds``.
+            below: For outcomes on a grid, the probabilities ``n`` of less than the outcome. A
+                uniform draw between ``below`` and ``pits``, by PyTorch's generator, is then used.
 
         Raises:
-            InputDataError: If a value is outside of [0, 1], or one ``below`` exceeds its other.
+            InputDataError: If a value is outside [0, 1], or ``below`` exceeds ``pits``.
         """
         u = check_unit_interval("pits", pits).detach().cpu().double().reshape(-1)
         if below is not None:
@@ -167,22 +172,30 @@ class CalibrationAlarm:
 
     @torch.no_grad()
     def watch(self, model: Any, X: Tensor, Y: Tensor, grid: float | None = None) -> bool:
-        """Enter outcomes ``n x 1`` at ``n x d``, by a model of one outcome that has not seen them.
+        """Record outcomes, predicted by a model that has not seen them.
 
-        Its posterior of observations has a ``cdf`` or `normal_scores`, or is taken to be normal. If
-        outcomes lie on a ``grid`` give their distance, 1 for counts: one stands for all within half
-        of it, whether the model is of the values before rounding or of the counts. If many are
-        equal without it, there is a ``CalibrationWarning``, once.
+        Args:
+            model: A model of one outcome. The posterior of observations has a ``cdf`` or
+                `normal_scores`, or is assumed to be normal.
+            X: Points ``n x d``.
+            Y: Outcomes ``n x 1``.
+            grid: The distance between possible outcomes if these lie on a grid, such as 1 for
+                counts. The predicted probability of an outcome is then that of the interval within
+                half of this distance.
 
         Raises:
             UnsupportedError: If the model has several outputs, or several members.
+
+        Warns:
+            CalibrationWarning: Once, if many outcomes are equal and ``grid`` is missing.
         """
         check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
         if posterior.mean.shape != (len(X), 1, 1):
             raise UnsupportedError(
-                f"`model` must state one distribution of one outcome, got a {type(model).__name__} "
-                "with several: give `observe` the probability integral transforms."
+                "`model` must predict one outcome with one distribution, got a "
+                f"{type(model).__name__} with several: pass probability integral transforms to "
+                "`observe`."
             )
 
         def cdf(values: Tensor) -> Tensor:
@@ -199,23 +212,24 @@ class CalibrationAlarm:
         return self.observe(cdf(Y.unsqueeze(-2) + half), X, cdf(Y.unsqueeze(-2) - half))
 
     def _notice_ties(self, X: Tensor, Y: Tensor) -> None:
-        """Warn, once, if outcomes at different points are equal, as continuous ones never are."""
+        """Warn once if many outcomes at different points are equal, as on a grid."""
         self._watched.update(map(tuple, torch.cat([X, Y], dim=-1).tolist()))
         num = len(self._watched)
         ties = num - len({row[-1] for row in self._watched})
         if not self._has_warned and ties >= max(3, num / 4):
             self._has_warned = True
             warnings.warn(
-                f"{ties} of {num} outcomes are equal to outcomes elsewhere, and the bound on false "
-                "alarms holds for continuous ones: give the distance of possible ones, `grid=1.0` "
-                "for counts, or let `observe` know the probabilities `below` as well.",
+                f"{ties} of {num} outcomes equal outcomes at other points, while the bound on "
+                "false alarms holds for continuous outcomes: pass the distance of possible "
+                "outcomes, such as `grid=1.0` for counts, or the probabilities `below` to "
+                "`observe`.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
 
     @property
     def suspicion(self) -> Finding:
-        """What the bets have won most on so far."""
+        """The event and region with the largest wealth so far."""
         place, (_, odds, regions) = int(self._bets.argmax()), self._bets.shape
         event, region = place // (odds * regions), place % regions
         side, p = _EVENTS[event]
@@ -248,7 +262,7 @@ class CalibrationAlarm:
         return f"where input {column} is {'above' if is_upper else 'at most'} {middle:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text, ready for ``json.dumps``; the wealth is that after each round."""
+        """Plain numbers and text for ``json.dumps``, with the wealth after each call."""
         return {
             "false_alarm": self.false_alarm,
             "raised_at": self.raised_at,
@@ -268,7 +282,7 @@ class CalibrationAlarm:
 
 
 def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """The alarm after outcomes that came one by one; ``X`` is only needed with ``bounds``."""
+    """The alarm after outcomes observed one at a time; ``X`` is only needed with ``bounds``."""
     alarm = CalibrationAlarm(bounds=bounds)
     places = [None] * len(pits) if X is None or bounds is None else X.cpu().split(1)
     for pit, place in zip(pits.cpu().split(1), places, strict=True):
@@ -277,5 +291,5 @@ def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> Cal
 
 
 def _exp(log_wealth: Tensor) -> float:
-    """The wealth with this logarithm, or e^700 if it is more."""
+    """The wealth with this logarithm, at most e^700."""
     return math.exp(min(float(log_wealth), 700.0))

@@ -1,4 +1,4 @@
-"""`noise_diagnosis`: compares the stated observation noise with the noise that data support."""
+"""`noise_diagnosis`: compares the stated observation noise with the noise supported by the data."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.training_prior import TrainingPrior, training_prior
 
-# Where this multiple of the stated noise is supported as well, the data hardly tell it.
+# If the data also support this multiple of the stated noise, they hardly determine the noise.
 _VAGUE = 3.0
-# Up to this share of the objective's prior standard deviation too much noise does no harm: it keeps
-# the covariance of noise-free data well-conditioned. The least that BoTorch fits is about 0.01.
+# Noise that is too large does no harm up to this share of the objective's prior standard deviation:
+# it keeps the covariance of noise-free data well-conditioned. BoTorch fits about 0.01 at least.
 _NEGLIGIBLE = 0.02
 _WIDTH = 100
 
-# Distance of the grid's points in log m.
+# Distance of grid points in log m.
 _STEP = 0.02
-# Log likelihoods that differ by less than this are taken as equal.
+# Log likelihoods that differ by less than this count as equal.
 _TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NoiseDiagnosis:
-    """The observation noise that a model states, and the noise that its training data support.
+    """The observation noise stated by a model, and the noise supported by the training data.
 
-    Noises are standard deviations in units of the outcome, root mean squares where they differ
-    between observations. ``print(diagnosis)`` says what to do, and ``plot_noise_likelihood`` of
+    Noise is a standard deviation in units of the outcome, or a root mean square if it differs
+    between observations. ``print(diagnosis)`` gives advice, and ``plot_noise_likelihood`` of
     `botorch_calib.plotting` draws the likelihood.
 
     Attributes:
-        stated: Noise that the model states.
-        supported: Noise of the greatest likelihood; 0 where the data are most likely without any.
-        interval: The noises that the likelihood ratio test does not reject; from 0 where it does
-            not reject the absence of noise.
-        multiplier: ``(supported / stated)^2``: what to multiply noise *variances* by. None if the
-            stated noise is zero.
+        stated: The noise stated by the model.
+        supported: The noise with the largest likelihood; 0 if data without noise are likeliest.
+        interval: The noise levels that the likelihood ratio test does not reject; it starts at 0 if
+            the test does not reject the absence of noise.
+        multiplier: ``(supported / stated)^2``, the correction factor of noise *variances*. None if
+            the stated noise is zero.
         multiplier_interval: The same for ``interval``.
         level: Level of the interval.
-        given: Whether the noise was given to the model, as with ``train_Yvar``, not fitted.
+        given: Whether the noise was given, as with ``train_Yvar``, instead of fitted.
         num_observations: Number of training observations whose noise is judged.
-        prior_deviation: Standard deviation of the objective before any observation, in root mean
-            square over the training inputs, to compare the noise with.
-        deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
-        log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
-        is_floor: Whether the given noise is the least that GPyTorch takes
-            (``gpytorch.settings.min_fixed_noise``), which stands for anything smaller, such as 0.
-        are_deviations: Whether the given variances are rejected, and their squares are not: they
-            may be standard deviations. Where all are the same, another error can look like it.
+        prior_deviation: Prior standard deviation of the objective, as a root mean square over the
+            training inputs, for comparison with the noise.
+        deviations: Noise levels at which the likelihood was evaluated, ``k``, increasing.
+        log_likelihoods: Log likelihoods at ``deviations``, ``k``, relative to the largest.
+        is_floor: Whether the given noise is GPyTorch's minimum
+            (``gpytorch.settings.min_fixed_noise``), which replaces smaller values such as 0.
+        are_deviations: Whether the given variances are rejected and their squares are not, so that
+            they may be standard deviations. If all are equal, other errors can look the same.
     """
 
     stated: float
@@ -88,7 +88,7 @@ class NoiseDiagnosis:
 
     @property
     def summary(self) -> str:
-        """The noise that is stated and the noise that is supported, in one line."""
+        """The stated and the supported noise, in one line."""
         stated, supported, *ends = map(_number, (self.stated, self.supported, *self.interval))
         return (
             f"Observation noise: stated {stated}, the data support {supported} "
@@ -97,13 +97,13 @@ class NoiseDiagnosis:
 
     @property
     def advice(self) -> str | None:
-        """What to do about it.
+        """How to correct the model.
 
-        None if the stated noise agrees with the data, and they can tell, or if it is too large but
-        negligible next to the objective.
+        None if the stated noise agrees with informative data, or is too large but negligible
+        compared with the objective.
         """
         if self.agrees:
-            # Noise that was fitted competed with the kernel, which then has taken up none of it.
+            # A kernel fitted together with the noise has not absorbed any of it.
             is_vague = self.given and self.interval[1] > _VAGUE * self.stated
             return _HARDLY_TELLING if is_vague else None
         is_larger = self.stated < self.interval[0]
@@ -146,31 +146,31 @@ class NoiseDiagnosis:
 
 @torch.no_grad()
 def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None) -> NoiseDiagnosis:
-    """The multiplier of a model's observation noise that its training data support.
+    """Estimate the factor by which the observation noise of a fitted model is wrong.
 
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
-    everything else in the model being fixed; the interval holds the ``m`` that the likelihood ratio
-    test does not reject: ``2 (log L(max) - log L(m))`` at most the ``level``-quantile of chi-square
-    with one degree of freedom. Observations stated to be free of noise stay so: the others are
-    judged given these. If all are, noise of one variance is looked for. A `PartlyKnownNoiseGP` is
-    judged by its given noise, and a model of several tasks by the noise of one ``task``; the noise
-    of all other observations is held fixed as stated.
+    with everything else in the model fixed. The interval holds all ``m`` that the likelihood ratio
+    test does not reject: ``2 (log L(max) - log L(m))`` is at most the ``level``-quantile of
+    chi-square with one degree of freedom. Observations stated to be free of noise stay so, and the
+    others are judged given these. If all are stated to be free of noise, a single noise variance is
+    estimated. For a `PartlyKnownNoiseGP` the given noise is judged, and for a model of several
+    tasks the noise of one ``task``; the noise of all other observations is fixed as stated.
 
-    Hyperparameters that were fitted under too little noise take up some of what is missing, above
-    all by a short lengthscale, and the supported noise then is too small: once the noise is
-    corrected, fit and diagnose again.
+    Hyperparameters fitted under too little noise absorb part of the missing noise, mostly through a
+    short lengthscale. The supported noise is then too small, so fit and diagnose again once the
+    noise is corrected.
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
-            or given noise, or a `CalibratedModel` or `CensoredDelayModel` of one, of which observed
-            values alone count. It is left as it is.
+            or given noise, or a `CalibratedModel` or `CensoredDelayModel` around one. Only observed
+            values count. The model is not changed.
         level: Level of the interval, in (0, 1).
-        task: The value of the task feature whose observations are judged, for a model of several
-            tasks, such as ``MultiTaskGP``.
+        task: For a model of several tasks, such as ``MultiTaskGP``: the value of the task feature
+            whose observations are judged.
 
     Raises:
-        UnsupportedError: If the model is no such process, or its outcome transform is not affine.
-        InputDataError: If it has no training data, or ``task`` is missing or unknown.
+        UnsupportedError: If the model is not such a process, or the outcome transform not affine.
+        InputDataError: If there are no training data, or ``task`` is missing or unknown.
 
     Example:
         >>> diagnosis = noise_diagnosis(gp)
@@ -190,17 +190,17 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     noise = torch.ones_like(prior.noise) if is_zero else prior.noise
     base = root_mean(noise) if is_zero else stated  # standard deviation at m = 1
-    # As if it were part of the objective, of which the others are observed without noise.
+    # Treat fixed noise as part of the objective, which these observations then show without noise.
     others = torch.where(rows, 0.0, prior.noise)
     data = prior._replace(
         covariance=prior.covariance + others.diag_embed(), noise=torch.where(rows, noise, 0.0)
     )
     support = supported_multipliers(whitened(data), level)
-    # The noise is the difference of two variances, which are rounded.
+    # The noise is computed as the difference of two rounded variances.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    is_known = not (is_zero or is_floor) and support.low > 0.0  # else any small square would do
+    is_known = not (is_zero or is_floor) and support.low > 0.0  # else any small square would fit
     are_deviations = given and is_known and not support.low <= 1.0 <= support.high
-    if are_deviations:  # the multiple gains no more than this over the squares, in units of Y
+    if are_deviations:  # only if the best multiple fits hardly better than the squares
         squares = data._replace(noise=squared_units * data.noise.square())
         gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
         ratios = (squared_units * data.noise)[data.noise > 0.0]  # of the determinants, left out
@@ -227,7 +227,7 @@ def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
     rows, likelihood = torch.ones_like(gp.train_targets, dtype=torch.bool), gp.likelihood
     if isinstance(gp, MultiTaskGPyTorchModel) != (task is not None):
         raise InputDataError(
-            f"`task` must be one of those of a model of several tasks, and None for others, got "
+            f"`task` must be a task of the model if that has several, and None otherwise, got "
             f"{task} for a {type(gp).__name__}."
         )
     if task is not None:
@@ -243,13 +243,13 @@ def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
 
 
 def _number(value: float) -> str:
-    """Two significant digits, and all of those before the point up to a million."""
+    """The number with two significant digits, and without rounding up to a million."""
     if value == 0.0 or 9.95 <= value < 1e6:
         return f"{value:.0f}"
     return f"{value:#.2g}"
 
 
-# ------------------------------------------------------------ what to do about it
+# ------------------------------------------------------------ advice
 
 _LEAVE_OUT = "leave `train_Yvar` out so that the noise is fitted"
 _SQUARE = (
@@ -257,31 +257,31 @@ _SQUARE = (
     "`train_Yvar.square()`. If not, multiply"
 )
 _AND_AGAIN = (
-    "Standard errors of single evaluations lack what varies between evaluations, such as days. "
-    "Diagnose again after the fit: a kernel fitted under too little noise has taken up some of it."
+    "Standard errors within an evaluation miss variation between evaluations, such as days. "
+    "Diagnose again after the fit: a kernel fitted under too little noise has absorbed part of it."
 )
 _GIVEN_AS_ZERO = (
-    "The noise was given as zero, or as less than the least that GPyTorch takes, and no multiple "
-    "helps: give variances of about {variance}, or leave `train_Yvar` out so that they are fitted; "
-    "then fit again."
+    "The noise was given as zero, or as less than GPyTorch's minimum, so no multiple helps: give "
+    "variances of about {variance}, or leave `train_Yvar` out so that the noise is fitted; then "
+    "fit again."
 )
 _FITTED = (
-    "The noise is {size} than in the model, although it was fitted: fit again, and if that changes "
-    "nothing, look at the prior and the bounds of the noise, and whether the noise differs from "
-    "one input or task to another."
+    "The noise is {size} than in the model, although it was fitted: fit again. If that changes "
+    "nothing, check the prior and the bounds of the noise, and whether the noise varies with "
+    "inputs or tasks."
 )
 _HELD_FIXED = "Everything else in the model was held fixed:"
 _TOO_LONG = (
-    "a lengthscale that is too long shows as noise as well. Repeated evaluations of one input "
+    "a lengthscale that is too long looks like noise as well. Repeated evaluations of one input "
     "would tell which."
 )
 _TOO_SHORT = (
     "a lengthscale that is too short hides noise. Repeated evaluations of one input would tell."
 )
 _HARDLY_TELLING = (
-    "The data hardly tell how large the noise is: if it is larger than stated, the kernel, fitted "
-    "under the stated noise, may have taken up the rest. Fit a model without `train_Yvar` and "
-    "compare the noise, or repeat some evaluations."
+    "The data hardly determine the noise: if it is larger than stated, the kernel, fitted under "
+    "the stated noise, may have absorbed the rest. Fit a model without `train_Yvar` and compare "
+    "the noise, or repeat some evaluations."
 )
 
 
@@ -338,7 +338,7 @@ def whitened(prior: TrainingPrior) -> WhitenedTargets:
 
 
 class SupportedMultipliers(NamedTuple):
-    """Multipliers that the data support, and the likelihood of all that were looked at."""
+    """Multipliers supported by the data, and the likelihood of all evaluated multipliers."""
 
     best: float
     low: float
@@ -348,12 +348,12 @@ class SupportedMultipliers(NamedTuple):
 
 
 def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMultipliers:
-    """The multiplier of the greatest likelihood, and the interval of those not rejected."""
+    """The most likely multiplier, and the interval of multipliers that are not rejected."""
     drop = gammaincinv(0.5, level)  # half the quantile of chi-square
     points = _grid(data, drop)
     values = data.log_likelihood(points)
     best = int(values.argmax())
-    if values[best] - values[0] <= _TIE:  # where the likelihood is flat, down to no noise
+    if values[best] - values[0] <= _TIE:  # the likelihood is flat down to no noise
         best = 0
     else:
         around = points[best - 1].item(), points[best + 1].item()
@@ -377,9 +377,9 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 
 
 def _grid(data: WhitenedTargets, drop: float) -> Tensor:
-    """Values of ``log m`` from the least that can be resolved to one that is surely rejected."""
+    """Values of ``log m``, from the smallest resolvable value to one that is always rejected."""
     eigenvalues, squares = data
-    # Eigenvalues, and any m added to them, are known up to rounding relative to the greatest.
+    # Eigenvalues, and any m added to them, are exact up to rounding relative to the largest.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
     # log L(m) <= -n/2 log m, since eigenvalues are nonnegative; this bound falls below the

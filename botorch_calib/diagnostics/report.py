@@ -1,4 +1,4 @@
-"""`CalibrationReport`: how stated distributions fared, with its table."""
+"""`CalibrationReport`: scores of predictive distributions, printed as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
 from botorch_calib.diagnostics.report_scores import ForecastScores
 
-#: With fewer observations than these a report says that its numbers are rough.
+#: With fewer observations a report says that the numbers are rough.
 FEW_OBSERVATIONS = 20
 
 #: The name of the base model in a report, if that model is a Gaussian process.
@@ -36,36 +36,35 @@ _MEANS = {
 }
 
 _REPLAYED = (
-    "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
-    "nothing bounds its false alarms."
+    "An alarm replayed with hyperparameters fitted to the same outcomes is an indication: its "
+    "false alarms are not bounded."
 )
 _CARRIED = (
-    "If each prediction was made before its outcome, knowing those before, the probability that an "
-    "alarm is ever false is bounded, however often one looks."
+    "If each prediction was made before the outcome was known, the probability of ever raising a "
+    "false alarm is bounded, however often the alarm is checked."
 )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CalibrationReport:
-    """Scores of a model's stated distributions and of the Gaussian process in it.
+    """Scores of the predictive distributions of a model and of the Gaussian process in it.
 
     ``print(report)`` shows a table, `to_dict` exports plain numbers; the functions
     ``plot_reliability``, ``plot_pit_histogram`` and ``plot_coverage_over_time`` of
     `botorch_calib.plotting` draw it, and ``plot_calibration_alarm`` each of its alarms.
 
     Attributes:
-        alpha: The intervals judged are the central ``1 - alpha`` ones.
+        alpha: The central ``1 - alpha`` intervals are judged.
         levels: Quantile levels, ``M``.
         source: ``"prequential"``, ``"loo"``, ``"held-out"`` or ``"given"``.
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the base model without calibration.
-        noise: The observation noise that the training data support; None where `noise_diagnosis`
-            does not take the model.
-        base_name: What the base model is called in tables and figures.
-        alarms: Where outcomes were predicted in time order, a `CalibrationAlarm` by the name of the
-            forecaster. Its false alarms are bounded if the predictions were made before the
-            outcomes, as for ``"carried"``; replayed by a fitted model (``source="prequential"``) it
-            is an indication.
+        noise: The `noise_diagnosis`; None if it does not support the model.
+        base_name: The name of the base model in tables and figures.
+        alarms: If outcomes were predicted in time order, a `CalibrationAlarm` for each forecaster,
+            by name. False alarms are bounded if predictions were made before the outcomes, as for
+            ``"carried"``. An alarm replayed by a fitted model (``source="prequential"``) is an
+            indication.
     """
 
     alpha: float
@@ -84,13 +83,13 @@ class CalibrationReport:
 
     @property
     def forecasts(self) -> dict[str, ForecastScores]:
-        """The scores by the name of the forecaster, the calibrated ones first."""
+        """The scores by the name of the forecaster, calibrated first."""
         base = {self.base_name: self.base}
         return base if self.calibrated is None else {"calibrated": self.calibrated, **base}
 
     @property
     def note(self) -> str | None:
-        """A word of caution where there are few observations, else None."""
+        """A warning if there are few observations, else None."""
         if self.num_observations >= FEW_OBSERVATIONS:
             return None
         return f"With only {self.num_observations} observations these numbers are rough."
@@ -135,7 +134,7 @@ def _plain(scores: object) -> object:
     return scores
 
 
-# ------------------------------------------------------------ a table: a label, a column for each
+# ------------------------------------------------------------ the table
 
 
 def _table(report: CalibrationReport) -> list[str]:
@@ -172,14 +171,14 @@ def _region_rows(columns: list[ForecastScores]) -> list[str]:
         shares = [scores.regions[index] for scores in columns]
         texts = [_share(share.coverage, share.interval) for share in shares]
         lines.append(_row(f"  region {index + 1}, n = {cell.count}", texts))
-        # Its sides where it does not span all of the data
+        # The sides of the cell that do not span the data
         cut = ((cell.lower > lowest) | (cell.upper < highest)).nonzero().flatten().tolist()
         lines += [f"    x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]" for i in cut]
     return lines
 
 
 def _alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
-    """Whether and when each alarm was raised, and what that proves."""
+    """Whether and when each alarm was raised, and how far that is proof."""
     lines = [""] if alarms else []
     for name, alarm in alarms.items():
         lines += textwrap.wrap(f"{name}: {alarm}", width=100, subsequent_indent="  ")

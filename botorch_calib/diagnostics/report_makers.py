@@ -1,4 +1,4 @@
-"""Reports on a model's predictions, and on predictions of any library."""
+"""Calibration reports on models, and on predictions of any library."""
 
 from __future__ import annotations
 
@@ -70,32 +70,33 @@ def calibration_report(
 ) -> CalibrationReport:
     """Judge the predictive distributions of a model and of its Gaussian process.
 
-    Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts each
-    observation at its current hyperparameters, which were fitted to all of them, and a calibrator
-    that has learned nothing is replayed over the residuals: an observation is judged by the
-    distribution stated before it was learned from. With held-out data the present model is judged,
-    as it is. The model and its calibrator are left as they are.
+    Without ``X`` and ``Y``, the training data are judged. The Gaussian process predicts each
+    observation with the current hyperparameters, which were fitted to all data. A fresh calibrator
+    is replayed over the residuals, and each observation is judged by the distribution predicted
+    before the calibrator learned from it. With held-out data, the present model is judged. The
+    model and the calibrator are not changed.
 
-    All of this is about observations. What is stated of the objective behind the noise rests on the
-    stated noise as well: the `noise_diagnosis` of an exact Gaussian process is added.
+    The report is about observations. Statements about the noise-free objective depend on the stated
+    noise as well, so the `noise_diagnosis` of an exact Gaussian process is added.
 
     Args:
-        model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
-            GPyTorch's, with one output.
+        model: A `CalibratedModel`, a BoTorch model that it supports, or an exact Gaussian process
+            of GPyTorch, with one output.
         X: Held-out inputs, ``n x d``.
         Y: Held-out observations, ``n x 1``.
         alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
         levels: ``M`` increasing quantile levels in (0, 1).
         num_initial: Number of initial training data (the design) to leave out.
-        residuals: Whether a training observation is predicted from those before it or, with
-            ``"loo"``, from all others.
+        residuals: ``"prequential"`` predicts each training observation from the earlier ones,
+            ``"loo"`` from all others.
         num_regions: Number of cells of the inputs in which coverage is counted.
-        alarm: One that has watched the predictions as they were made, to stand in the report with
-            its guarantee.
+        alarm: An alarm that watched the predictions as they were made, to be added to the report
+            with its guarantee.
 
     Raises:
-        UnsupportedError: If the model has more outputs, or no `CalibratedModel` takes it.
-        InputDataError: If there are no observations, or an argument is out of its range.
+        UnsupportedError: If the model has several outputs, or `CalibratedModel` does not support
+            it.
+        InputDataError: If there are no observations, or an argument is out of range.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -115,7 +116,7 @@ def calibration_report(
             forecasts = _of_held_out(model, X, Y, alpha)
     try:
         noise = noise_diagnosis(model)
-    except (UnsupportedError, InputDataError):  # not all models that are judged have one
+    except (UnsupportedError, InputDataError):  # the report supports more models
         noise = None
     source = residuals if X is None else "held-out"
     return _report_of(forecasts, alpha, levels, source, num_regions, noise=noise, carried=alarm)
@@ -131,18 +132,18 @@ def report_from_pits(
     num_regions: int = 4,
     bounds: Tensor | None = None,
 ) -> CalibrationReport:
-    """Judge predictive distributions of any library, by their PITs alone.
+    """Judge predictive distributions of any library by probability integral transforms (PITs).
 
-    Widths and the scores that depend on them are not known, and left out.
+    Widths of intervals, and scores that depend on them, are unknown and left out.
 
     Args:
-        pits: Stated probabilities of a value below the observed one, ``n``, in [0, 1], in time
+        pits: Predicted probabilities of a value below the observation, ``n``, in [0, 1], in time
             order: a tensor, an array or a list.
         alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
         levels: ``M`` increasing quantile levels in (0, 1).
-        X: The inputs, ``n x d``, if coverage is to be counted in cells of these.
+        X: The inputs, ``n x d``, to count coverage in cells of the inputs.
         num_regions: Number of cells.
-        bounds: ``2 x d``: a box, known beforehand, whose halves the report's alarm tells apart.
+        bounds: ``2 x d``: a box, known beforehand, whose halves are regions of the alarm.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -171,9 +172,15 @@ def report_from_moments(
 ) -> CalibrationReport:
     """Judge normal predictive distributions of any library.
 
-    ``mean`` and ``deviation`` are their means and standard deviations, noise included, and
-    ``observed`` the observations, which no prediction has seen: ``n`` each, in units of the outcome
-    and in time order, as tensors, arrays or lists. For further arguments see `report_from_pits`.
+    Args:
+        mean: Predicted means, ``n``, in time order: a tensor, an array or a list.
+        deviation: Predicted standard deviations of observations, noise included, ``n``.
+        observed: The observations, ``n``, which the predictions have not used.
+        alpha: As in `report_from_pits`, like the further arguments.
+        levels: Quantile levels.
+        X: The inputs, ``n x d``.
+        num_regions: Number of cells.
+        bounds: A box, ``2 x d``.
 
     Example:
         >>> mean, deviation = torch.zeros(20), torch.full((20,), 0.2)
@@ -192,14 +199,14 @@ def report_from_moments(
     return _report_of(forecasts, alpha, levels, "given", num_regions)
 
 
-# ------------------------------------------------------------ what was stated
+# ------------------------------------------------------------ forecasts
 
 
 class Forecasts(NamedTuple):
-    """What was stated of observations by a base model and, if it is calibrated, as it is then."""
+    """Judged predictions of a base model and, if there is a calibrator, of the calibrated model."""
 
     inputs: Tensor | None  # n x d
-    bounds: Tensor | None  # the box whose halves alarms tell apart, 2 x d
+    bounds: Tensor | None  # 2 x d, the box whose halves are regions of an alarm
     judged: list[Judged]
     base_name: str = "stated"
 
@@ -224,14 +231,14 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
     inputs, z, raw, Y, stated = history(process, residuals, num_initial)
     if not len(z):
         raise InputDataError(
-            f"`num_initial` {num_initial} leaves no observation to judge: give a smaller one."
+            f"`num_initial` {num_initial} leaves no observation to judge: choose a smaller number."
         )
     predictives: list[PiecewisePredictive | None] = [None]
     if calibrator is not None:
         predictives.append(calibrator.fresh().to(z).update(inputs, z))
     if stated is not None:
         judged = judged_predictions(stated, predictives, Y, alpha)
-    else:  # nothing is known in units of the outcome
+    else:  # units of the outcome are unknown
         zero = torch.zeros_like(z).unsqueeze(-1)
         own = Prediction(zero, zero + 1.0, objective=False)
         judged = judged_predictions(own, predictives, z, alpha)
@@ -241,12 +248,12 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
 
 
 def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float) -> Forecasts:
-    """Forecasts of observations at single points, which the model has not seen."""
+    """Forecasts of observations that the model has not seen."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
     check_pairs(X, Y)
     if len(X) == 0:
-        raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
+        raise InputDataError("`X` and `Y` are empty: there are no observations to judge.")
     points = X.unsqueeze(-2)
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         model.eval()
@@ -277,8 +284,8 @@ def _base_name(process: Module) -> str:
 
 def _unsupported(model: Module) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(model).__name__} must have one output and no batch dimension, and state one value "
-        "for each point. Several outputs: one report each."
+        f"{type(model).__name__} must have one output and no batch dimension, and predict one "
+        "value for each point. For several outputs make one report each."
     )
 
 
@@ -294,7 +301,7 @@ def _report_of(
     noise: NoiseDiagnosis | None = None,
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """The scores of forecasts, and alarms of forecasts that were made in the order of time."""
+    """The report on forecasts, with alarms if these were made in time order."""
     levels = check_numbers("levels", levels).to("cpu", torch.double)
     check_levels("levels", levels)
     check_count("num_regions", num_regions)

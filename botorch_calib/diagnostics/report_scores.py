@@ -1,4 +1,4 @@
-"""How stated distributions fared against observations, overall and in regions of the inputs."""
+"""Scores of predictive distributions against observations, overall and in regions of inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RegionCoverage:
         lower: Lower corner of the cell, ``d``, in the units of the inputs.
         upper: Upper corner, ``d``.
         count: Number of observations in the cell.
-        coverage: Fraction of them inside their interval.
+        coverage: Fraction of these observations inside the interval.
         interval: Binomial 95 % interval of the probability behind ``coverage``.
     """
 
@@ -42,23 +42,24 @@ class RegionCoverage:
 
 @dataclass(frozen=True, eq=False)
 class ForecastScores:
-    """How the distributions that one model stated fared against ``n`` observations.
+    """Scores of the predictive distributions of one model against ``n`` observations.
 
-    Widths, deviations and their scores are in units of the outcome, and None where only
-    probabilities are known.
+    Widths, deviations and scores are in units of the outcome, and None if only probabilities are
+    known.
 
     Attributes:
-        frequencies: Fractions of observations at or below their stated quantile at each of the
+        frequencies: Fraction of observations at or below the predicted quantile, for each of the
             report's levels, ``M``.
-        frequency_intervals: Binomial 95 % intervals of the probabilities behind them, ``M x 2``.
+        frequency_intervals: Binomial 95 % intervals of the probabilities behind ``frequencies``,
+            ``M x 2``.
         calibration_error: ``sum_j (level_j - frequency_j)^2``.
         coverage: Fraction of observations inside the central ``1 - alpha`` interval.
-        coverage_interval: Binomial 95 % interval of the probability behind it.
-        regions: Coverage in each cell of the inputs, if these are known.
-        pits: Stated probabilities of a value below the observed one, ``n``, in time order.
-        covered: Whether each observation lay inside its central interval, ``n``.
+        coverage_interval: Binomial 95 % interval of the probability behind ``coverage``.
+        regions: Coverage in each cell of the inputs, if inputs are known.
+        pits: Predicted probabilities of a value below the observation, ``n``, in time order.
+        covered: Whether each observation lies in the central interval, ``n``.
         mean_width: Mean width of the central interval.
-        mean_deviation: Mean standard deviation stated.
+        mean_deviation: Mean predicted standard deviation.
         mean_interval_score: Mean score of the central interval.
         mean_crps: Mean continuous ranked probability score.
     """
@@ -87,21 +88,21 @@ class ForecastScores:
 
 
 class Judged(NamedTuple):
-    """What became of ``n`` observations under the distributions that one forecaster stated."""
+    """The positions of ``n`` observations in the distributions of one forecaster."""
 
     pits: Tensor  # n
     covered: Tensor  # n
-    means: dict[str, float]  # of `ForecastScores`, as far as known
+    means: dict[str, float]  # the known means of `ForecastScores`
 
 
 def judged_predictions(
     stated: Prediction, predictives: Sequence[PiecewisePredictive | None], Y: Tensor, alpha: float
 ) -> list[Judged]:
-    """A prediction of observations ``Y``, ``n x 1``, corrected by each of the ``predictives``."""
+    """Judge a prediction of ``Y``, ``n x 1``, after correction by each of the ``predictives``."""
     y = Y.double().view(stated.shape)
     if not stated.is_gaussian:
         return [_judged(stated.corrected(each), y, 1.0, alpha) for each in predictives]
-    # In standard deviations, which may be tiny next to the outcomes
+    # In standard deviations, which may be tiny compared with the outcomes
     z, unit = stated.own_score(y), stated.unit_of_scores
     normal = PiecewisePredictive.gaussian((1, 1), device=z.device)
     laws = [(normal if each is None else each).to(torch.double) for each in predictives]
@@ -111,7 +112,7 @@ def judged_predictions(
 def _judged(
     law: PiecewisePredictive | Prediction, at: Tensor, unit: Tensor | float, alpha: float
 ) -> Judged:
-    """Observations ``at`` under a distribution, both in a ``unit`` of the outcome."""
+    """Judge observations ``at`` by a distribution, both in a ``unit`` of the outcome."""
     if isinstance(law, Prediction):
         deviation = law.moments()[1].sqrt()
         score = crps_of_quantiles(law.quantile, at.reshape(-1)).view(at.shape)
@@ -155,7 +156,7 @@ def scores_of(judged: Judged, levels: Tensor, cells: Sequence[Cell]) -> Forecast
 
 
 def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
-    """Fraction that is covered, and its binomial interval."""
+    """The covered fraction, and a binomial interval."""
     low, high = binomial_interval(covered.sum(), len(covered))
     return float(covered.double().mean()), (float(low), float(high))
 
@@ -164,7 +165,7 @@ def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
 
 
 class Cell(NamedTuple):
-    """Some rows of a set of inputs, and the box that they were assigned to."""
+    """Some rows of the inputs, and the box that contains them."""
 
     indices: Tensor  # of the rows, increasing
     lower: Tensor  # d
@@ -174,9 +175,9 @@ class Cell(NamedTuple):
 def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
     """Partition inputs ``n x d`` by median splits along the widest coordinate, as a k-d tree does.
 
-    The most populous cell is split until there are ``num_cells``, or no cell holds two different
-    points. Widths are relative to the range of each coordinate, so units do not matter. The boxes
-    partition the bounding box of all points.
+    The cell with the most points is split until there are ``num_cells``, or no cell holds two
+    different points. Widths are relative to the range of each coordinate. The boxes partition the
+    bounding box of all points.
     """
     low, high = X.min(dim=0).values, X.max(dim=0).values
     span = torch.where(high > low, high - low, torch.ones_like(low))
@@ -192,14 +193,14 @@ def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
 
 
 def _halves(X: Tensor, cell: Cell, span: Tensor) -> list[Cell]:
-    """The two parts of a cell, none where its points all coincide."""
+    """The two parts of a cell, or none if all points coincide."""
     points = X[cell.indices]
     widths = (points.max(dim=0).values - points.min(dim=0).values) / span
     axis = int(widths.argmax())
     values = points[:, axis]
     if not widths[axis] > 0:
         return []
-    # Ties at the median stay together; where it is the maximum, they form the upper part.
+    # Ties at the median stay together: in the upper part if the median is the maximum.
     median = values.median()
     left = values <= median if (values > median).any() else values < median
     cut = (values[left].max() + values[~left].min()) / 2

@@ -20,7 +20,7 @@ import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -68,7 +68,7 @@ _RAMP = (
 # fmt: on
 CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
-_UNDERFLOW = 35.0  # normal deviations from which on tails fall below `TINY`
+_WHOLE = -6.0  # below, ``erfc`` is 2 to all digits
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
@@ -249,43 +249,18 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
-    """`log_normal_interval` with first derivatives alone, at a third of the cost.
+    """`log_normal_interval` without a graph, at a third of the cost.
 
-    It loses the digits of a narrow interval, 1e-16 over its width.
+    It is a difference of two tails on the side where it cancels least, in units of the larger one,
+    and loses the digits of a narrow interval, 1e-16 over its width.
     """
-    out: Tensor = _QuickInterval.apply(low, high)
-    return out
-
-
-class _QuickInterval(Function):
-    """`quick_log_interval`: a difference of two tails on the side where it cancels least.
-
-    Beyond ``_UNDERFLOW``, where nodes of a rule come in slivers of the tail, tails are
-    ``exp(-1/a^2) phi(x) / x`` with ``a`` the near end, to 2e-6.
-    """
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, low: Tensor, high: Tensor) -> Tensor:
-        right = low + high > 0.0
-        near, far = torch.where(right, low, -high), torch.where(right, high, -low)
-        share = torch.erfc(_SQRT_HALF * near).sub_(torch.erfc(_SQRT_HALF * far)).mul_(0.5)
-        square = near.square()
-        deep = torch.sub(square, far.square()).mul_(0.5).exp_().div_(far)
-        deep = torch.sub(near.reciprocal(), deep).clamp_(min=TINY).log_()
-        deep.sub_(square, alpha=0.5).sub_(square.reciprocal()).sub_(HALF_LOG_2PI)
-        value = torch.where(near > _UNDERFLOW, deep, share.clamp_(min=TINY).log_())
-        ctx.save_for_backward(low, high, value)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        low, high, value = ctx.saved_tensors
-        by_low, by_high = (
-            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad)
-            for end in (low, high)
-        )
-        return -by_low, by_high
+    mirrored = -high
+    near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
+    far = torch.minimum(low, mirrored).mul_(-_SQRT_HALF)
+    # As a product, which is exactly 0 for an empty interval
+    beyond = torch.sub(near, far).mul_(near + far).exp_().mul_(torch.special.erfcx(far))
+    share = torch.special.erfcx(near).sub_(beyond).mul_(0.5).clamp_(min=TINY)
+    return share.log_().sub_(near.square())
 
 
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,15 +309,15 @@ class _NdtriExp(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, log_p: Tensor) -> Tensor:
         z = lower_quantile(log_p.double()).to(log_p.dtype)
-        ctx.save_for_backward(z)
+        ctx.save_for_backward(log_p, z)
         return z
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        finite = torch.isfinite(z)
-        safe = z.masked_fill(~finite, 0.0)
-        return grad * torch.exp(log_ndtr(safe) - log_phi(safe)).masked_fill(~finite, 0.0)
+        log_p, z = ctx.saved_tensors
+        infinite = ~torch.isfinite(z)
+        log_p, z = log_p.masked_fill(infinite, 0.0), z.masked_fill(infinite, 0.0)
+        return grad * torch.exp(log_p - log_phi(z)).masked_fill(infinite, 0.0)
 
 
 def ndtri_exp(log_p: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
+from torch.nn.functional import pad
 
 from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions._normal_functions import (
@@ -174,23 +175,24 @@ class ScoreTable:
         lead = at.shape[: at.dim() - self._center.dim()]
         at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).contiguous()
-        inside = torch.minimum(torch.maximum(at, knots[..., :1]), knots[..., -1:])
-        # Polynomials of all cells, of which there are fewer than of numbers
+        # Polynomials of all cells, of which there are fewer than of numbers; lines beyond them
         widths, rises = knots.diff(dim=-1).clamp(min=_THIN), values.diff(dim=-1)
         # No steeper than a monotone one may be, as beside a gap between members
         first, last = (
             torch.minimum(rates * widths, 3.0 * rises)
             for rates in (slope[..., :-1], slope[..., 1:])
         )
-        squares, cubics = 3.0 * rises - 2.0 * first - last, first + last - 2.0 * rises
-        cells = knots[..., :-1], widths, values[..., :-1], first, squares, cubics
-        cell = torch.searchsorted(knots.detach(), inside.detach(), right=True)
-        cell = cell.clamp_(1, knots.shape[-1] - 1).sub_(1)
-        start, width, low, rate, square, cubic = (each.gather(-1, cell) for each in cells)
-        s = (inside - start) / width
-        value = low + s * (rate + s * (square + s * cubic))
-        beyond = at - inside
-        value = value + torch.where(beyond < 0, slope[..., :1], slope[..., -1:]) * beyond
+        rates = torch.cat([slope[..., :1], first / widths, slope[..., -1:]], dim=-1)
+        squares = pad((3.0 * rises - 2.0 * first - last) / widths.square(), (1, 1))
+        cubics = pad((first + last - 2.0 * rises) / widths.pow(3), (1, 1))
+        starts, lows = (torch.cat([each[..., :1], each], dim=-1) for each in (knots, values))
+        cell = torch.searchsorted(knots.detach(), at.detach(), right=True).unsqueeze(-2)
+        cells = torch.stack([starts, lows, rates, squares, cubics], dim=-2)
+        cells = cells.gather(-1, cell.expand(*cells.shape[:-1], -1))
+        start, value, rate, square, cubic = cells.unbind(-2)
+        s = at - start
+        rate = torch.addcmul(rate, s, torch.addcmul(square, s, cubic))
+        value = torch.addcmul(value, s, rate)
         return value.movedim(-1, 0).reshape(*lead, *self._center.shape)
 
 

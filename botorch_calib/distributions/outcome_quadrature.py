@@ -8,16 +8,19 @@ noise, the normal or constant density times a difference of two normal probabili
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._normal_functions import (
+    HALF_LOG_2PI,
     TINY,
     cached_constant,
     graded_rule,
-    log_normal_interval,
     quick_log_interval,
     unit_legendre,
 )
@@ -25,6 +28,7 @@ from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
+_SURE = 9.0  # the same, if that has to be nothing whatever the heights of pieces are: 1e-19
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
 _FAR = 1e100  # stands for infinite knots and thresholds; its square does not overflow
 
@@ -74,15 +78,24 @@ def rule_above(
     ends = form.pad(knots, -_FAR, _FAR)
     low, high = ends[:-1], ends[1:]
     normal = form.is_normal(ends.device).view(-1, *[1] * len(shape))
-    width = (high - low).masked_fill(normal, 1.0)
-    natural = torch.where(normal, log_normal_interval(low, high), width.log())
+    spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
+    unit = (ratio * spread.sqrt()).reciprocal()
+    # Logarithms of heights, over the mass that a normal piece has by itself
+    zero = ratio.new_zeros([1] * (ends.dim() + 1))
+    natural = _LogShare.apply(zero, low, high, torch.ones_like(zero[0])).squeeze(0)
+    natural = natural + 0.5 * (2.0 * math.pi * spread).log()
+    if any(form.uniform):
+        natural = torch.where(normal, natural, (high - low).masked_fill(normal, 1.0).log())
     log_height = first(predictive.log_masses) - natural
 
-    t, log_length, piece = _nodes(form, low, high, ratio, threshold, ceiling, growth, order)
-    low, high, normal, log_height = (
-        v.index_select(0, piece) for v in (low, high, normal, log_height)
+    t, log_length, piece = _nodes(form, low, high, ratio, spread, threshold, ceiling, growth, order)
+    rate = spread * unit
+    start, end, unit, log_height, fall = (
+        v.index_select(0, piece)
+        for v in (low * rate, high * rate, unit, log_height, -0.5 * normal / spread)
     )
-    log_weights = _log_densities(t, low, high, ratio, normal) + (log_height + log_length)
+    log_share = _LogShare.apply(t, start, end, unit)
+    log_weights = torch.addcmul(log_share, t.square(), fall) + (log_height + log_length)
     return t.flatten(0, 2) * scale, log_weights.flatten(0, 2)
 
 
@@ -92,6 +105,7 @@ def _nodes(
     low: Tensor,
     high: Tensor,
     ratio: Tensor,
+    spread: Tensor,
     threshold: Tensor,
     ceiling: Tensor,
     growth: Tensor,
@@ -102,9 +116,9 @@ def _nodes(
     The first two are ``order x num_panels x shape``. Without a device to wait for, panels that are
     empty at all points are left out.
     """
-    spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
-    edge, shift, peak = _EDGE * ratio, growth * ratio.square(), growth * spread
+    edge, shift = _EDGE * ratio, growth * ratio.square()
+    peak = growth + shift
 
     def end_after(knot: Tensor) -> Tensor:
         """Where what the noise carries beyond a knot, and beyond the threshold, has ended."""
@@ -112,15 +126,19 @@ def _nodes(
         return knot + shift + (above.square() + edge.square()).sqrt()
 
     start, stop = low - shift - edge, end_after(high)
+    if form.covered and not any(form.uniform):  # farther out, other pieces have all of the mass
+        sure = _SURE * ratio
+        share = torch.addcmul(sure * spread.sqrt(), high, spread)
+        stop = torch.minimum(stop, torch.maximum(share, high + shift + sure))
     shape = torch.broadcast_shapes(start.shape, stop.shape)
     start, stop = start.expand(shape).clone(), stop.expand(shape).clone()
     if form.open_low:
         first = -high[0] - edge - peak
-        last = -peak - (first.clamp(min=0.0).square() + _REACH * spread).sqrt()
+        last = -peak - (first.clamp(min=0.0).square() + _REACH * spread[0]).sqrt()
         start[0] = torch.minimum(last, high[0] - shift - edge)
     if form.open_high:
         first = torch.maximum(threshold, low[-1] - edge) - peak
-        last = peak + (first.clamp(min=0.0).square() + _REACH * spread).sqrt()
+        last = peak + (first.clamp(min=0.0).square() + _REACH * spread[-1]).sqrt()
         stop[-1] = torch.maximum(last, end_after(low[-1]))
     # In the middle where the noise is felt throughout
     middle = 0.5 * (start + stop)
@@ -132,8 +150,9 @@ def _nodes(
             inner[0] = outer[0]
         if form.open_high:
             outer[-1] = inner[-1]
-    ends = torch.maximum(torch.stack([start, inner, outer, stop]), threshold)
-    ends = torch.minimum(ends, ceiling).cummax(dim=0).values
+    # Panels without length lie where the density can be told
+    ends = torch.maximum(torch.stack([start, inner, outer, stop]), torch.minimum(threshold, stop))
+    ends = torch.minimum(ends, torch.maximum(ceiling, start)).cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
@@ -162,15 +181,23 @@ def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor
     return nodes, torch.stack([graded, weights, graded], dim=1).log()
 
 
-def _log_densities(t: Tensor, low: Tensor, high: Tensor, ratio: Tensor, normal: Tensor) -> Tensor:
-    """Log densities of pieces plus noise at nodes, times the natural mass of the piece.
+class _LogShare(Function):
+    """``log(Phi(high - unit t) - Phi(low - unit t))``, with first derivatives by all but ``t``."""
 
-    In a normal piece ``z`` given ``x`` has the mean ``x / d^2`` and the deviation ``r / d``, with
-    ``d^2 = 1 + r^2``: its share between ``low`` and ``high`` is the normal probability between
-    ``(low d^2 - x) / (r d)`` and ``(high d^2 - x) / (r d)``. In a uniform one ``d = 1``.
-    """
-    spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
-    unit = 1.0 / (ratio * spread.sqrt())
-    ends = (torch.addcmul(end * (spread * unit), t, -unit) for end in (low, high))
-    log_density = torch.addcmul(quick_log_interval(*ends), t.square(), -0.5 * normal / spread)
-    return log_density - 0.5 * normal * (2.0 * math.pi * spread).log()
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor) -> Tensor:
+        ends = [torch.addcmul(end, t, unit, value=-1) for end in (low, high)]
+        value = quick_log_interval(*ends)
+        ctx.save_for_backward(t, *ends, value)
+        ctx.shapes = low.shape, high.shape, unit.shape
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        t, *ends, value = ctx.saved_tensors
+        by_low, by_high = (
+            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad) for end in ends
+        )
+        sums = -by_low.sum(dim=0), by_high.sum(dim=0), by_low.sub_(by_high).mul_(t).sum(dim=0)
+        return (None, *(by.sum_to_size(s) for by, s in zip(sums, ctx.shapes, strict=True)))

@@ -1,4 +1,4 @@
-"""The ledger of queries and the values that have arrived, in memory or in a file."""
+"""The ledger: a record of queries and their values, in memory or in a file."""
 
 from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger, LedgerSummary
 from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus

@@ -1,4 +1,4 @@
-"""`Contents`: all that a ledger holds at one moment, under its `Settings`."""
+"""`Contents`: a ledger's `Settings` and trials at one moment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a ledger, checked; ``maximize`` is None if nobody has said so."""
+    """The validated settings of a ledger; ``maximize`` is None until it is declared."""
 
     dim: int
     censor_value: float | None = None
@@ -52,20 +52,20 @@ class Settings:
             own["maximize"] = check_flag("maximize", self.maximize)
 
     def check_agrees(self, given: dict[str, Any], path: object) -> None:
-        """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
+        """Raise ``InputDataError`` if ``given`` settings contradict these."""
         wanted = vars(replace(self, **given))
         for name, stated in vars(self).items():
             is_open = name == "maximize" and stated is None
             if name in given and wanted[name] != stated and not is_open:
                 raise InputDataError(
                     f"`{name}` is {stated!r} in the ledger {path}, which contradicts the given "
-                    f"{given[name]!r}: say it once, where the ledger is made."
+                    f"{given[name]!r}: pass it once, when the ledger is made."
                 )
 
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """A ledger's settings and trials, which never change: a change makes new contents."""
+    """A ledger's settings and trials. Contents are immutable: a change returns new contents."""
 
     settings: Settings
     entries: Sequence[Entry] = ()  # the position of each is its id
@@ -75,15 +75,15 @@ class Contents:
         return len(self.entries)
 
     def now(self, is_choosing: bool = False) -> float:
-        """The present time on the ledger's clock, which never goes back as the system's may.
+        """The current time on the ledger's clock, which never goes back, unlike the system's.
 
-        Events during a choice are dated to the next iteration, so the choice does not see them.
+        Events while a query is chosen belong to the next iteration, so the choice ignores them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
 
     def place(self, trial_id: SupportsIndex) -> int:
-        """The id as an ``int``, or ``UnknownTrialError`` if there is no such trial."""
+        """The id as an ``int``; raises ``UnknownTrialError`` if the trial does not exist."""
         try:
             place = operator.index(trial_id)
         except TypeError:
@@ -103,12 +103,13 @@ class Contents:
         if any(entry.context for entry in entries) and len(contents.context_dims) > 1:
             numbers = [f"{num} in trial {entry.id}" for num, entry in contents.context_dims.items()]
             raise BotorchTensorDimensionError(
-                f"`context` must have as many elements in all trials, got {' and '.join(numbers)}. "
-                "If another trial's is wrong, `amend` it with the right one, or with `[]`, first."
+                "`context` must have the same number of elements in all trials, got "
+                f"{' and '.join(numbers)}. If the context of another trial is wrong, `amend` that "
+                "trial first, with the right context or with `[]`."
             )
         return contents
 
-    # Views of thousands of trials need no loop in Python: there is one here, after each change.
+    # These arrays, made once per change, let views of thousands of trials work without loops.
 
     @cached_property
     def X(self) -> Numbers:
@@ -127,5 +128,5 @@ class Contents:
 
     @cached_property
     def context_dims(self) -> dict[int, Entry]:
-        """The numbers of elements that contexts have, with a trial of each."""
+        """The lengths of contexts, each with a trial that has a context of this length."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}

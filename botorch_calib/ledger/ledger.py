@@ -1,4 +1,4 @@
-"""`FeedbackLedger`: a record of queries and of the values that have arrived."""
+"""`FeedbackLedger`: a record of queries and their delayed values."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, ka
 if TYPE_CHECKING:
     import pandas
 
-# What records hold of a trial, after its id and its query.
+# Fields of a trial in `to_records`, after its id and its query
 RECORDED = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
 
-# Chooses a query, of shape ``d`` or ``1 x d``, or a `DecidedQuery` from a ledger.
+# Maps a ledger to the next query, of shape ``d`` or ``1 x d``, or to a `DecidedQuery`.
 Propose = Callable[["FeedbackLedger"], Any]
 
 
 class DecidedQuery(NamedTuple):
-    """What a proposer may return in place of a query: the arguments of `FeedbackLedger.submit`.
+    """A query and the row of its decision; proposers may return it instead of a query.
 
     Example:
         >>> (row,) = constraint.decide(X[:1])
-        >>> query = DecidedQuery(X[0], row)  # for a function that proposes
+        >>> query = DecidedQuery(X[0], row)
     """
 
     x: object
@@ -49,7 +49,7 @@ class DecidedQuery(NamedTuple):
 
 
 class LedgerSummary(NamedTuple):
-    """How a ledger stands, as `FeedbackLedger.summary` returns it.
+    """The state of a ledger, returned by `FeedbackLedger.summary`.
 
     Attributes:
         best: The trial with the best usable value, or None if no value has arrived.
@@ -67,40 +67,40 @@ class LedgerSummary(NamedTuple):
 class FeedbackLedger:
     """A record of queries and their delayed values, in memory or, with `open`, in a file.
 
-    **Time.** With ``clock="iterations"`` the time of a query is the number of queries before
-    it: when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and the values with
+    **Time.** With ``clock="iterations"`` the time of a query is the number of queries before it:
+    when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and the values with
     ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is ``time.time()``, or the
     clock of the times that you pass. Methods that read the ledger take ``now`` (default: the
-    current time), and report only what had happened by then.
+    current time), and report only events up to this time.
 
-    **States.** A trial is *pending* until its value arrives, *observed* once it has arrived in
+    **States.** A trial is *pending* until its value arrives, *observed* if the value has arrived in
     time, and *expired* once ``now - submitted_at > max_wait`` or the trial is abandoned. A value
-    that arrives for an expired trial is late. With ``late="use"`` it is used from then on; with
-    ``late="discard"``, as in the paper, the trial stays expired, and only the records show the
-    value. A trial is *failed* when no value will arrive, and left out of all data.
+    that arrives for an expired trial is late. With ``late="use"`` it is used from its arrival on.
+    With ``late="discard"``, as in the paper, the trial stays expired, and only the records show the
+    value. A trial is *failed* if no value will arrive; failed trials are left out of all data.
 
-    The data are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1, with ``m = max_wait``
-    and ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
-    ``late="use"`` the condition is ``d_s <= t - s``.
+    The data are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1, with ``m = max_wait``,
+    ``d_s = observed_at - submitted_at`` and ``censor_value`` in place of 0. With ``late="use"`` the
+    condition is ``d_s <= t - s``.
 
-    **Decisions.** A campaign with a chance constraint starts with its ledger: `submit` takes the
-    row of the decision about a query, and none can be added later.
+    **Decisions.** A campaign with a chance constraint starts with an empty ledger: `submit` takes
+    the row of the decision about a query. Rows cannot be added later.
 
-    ``len(ledger)`` is the number of trials, and a ledger is true also without any.
+    ``len(ledger)`` is the number of trials; an empty ledger is true.
 
-    **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
-    cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
+    **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it. A ledger in a
+    file cannot be pickled, but its `snapshot` can. A forked process can read its state at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
-        censor_value: The value that replaces a missing one: the least that the objective can take
-            (for minimisation, the greatest). None if no such bound is known.
-        max_wait: How long to wait for a value: ``m`` iterations, or seconds.
-        late: Whether to ``"use"`` or ``"discard"`` values that arrive after ``max_wait``. None is
-            ``"discard"`` where ``max_wait`` is finite, and else ``"use"``.
+        censor_value: The replacement of a missing value: the least value that the objective can
+            take (for minimisation, the greatest); None if unknown.
+        max_wait: Longest wait for a value: ``m`` iterations, or seconds.
+        late: Whether to ``"use"`` or ``"discard"`` values that arrive after ``max_wait`` (default:
+            ``"discard"`` if ``max_wait`` is finite, else ``"use"``).
         clock: ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best, or the least, for proposers, optimizers and
-            `best`. None leaves it to the first of them that says so; until then it is True.
+            `best`. None is True until the first proposer or optimizer with a ``maximize`` sets it.
         propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
 
     Example:
@@ -142,23 +142,24 @@ class FeedbackLedger:
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database on a local disk. Once a call has returned, its change is on
-        disk. After a process was killed, there may be a second file whose name ends in
-        ``-journal``: never delete it, and move or copy it with the ledger.
+        The file is an SQLite database on a local disk. When a call returns, its change is on disk.
+        A killed process may leave a second file whose name ends in ``-journal``: never delete it,
+        and move or copy it with the ledger.
 
-        One process at a time writes to a ledger: this one, from here to `close`, or until nothing
-        refers to the ledger any more, or the process ends. Meanwhile others can `read` it, and a
-        file whose name ends in ``.lock`` tells them who writes. Here, all that opens the file
-        shares one ledger. Several processes or machines need Optuna's or Ax's storages.
+        Only one process at a time writes to a ledger. This process does, until it calls `close`,
+        drops the last reference to the ledger, or ends. Meanwhile other processes can `read` the
+        ledger, and a file whose name ends in ``.lock`` has the id of the writing process. Within
+        the process, all calls for the same file return ledgers that share their contents. If
+        several processes or machines write, use Optuna's or Ax's storages.
 
-        Settings (see the class) must agree with the file's. None stands for the file's setting, or
-        for the default in a new file, which needs ``dim``. A ``maximize`` that an existing file
-        leaves open is recorded.
+        Settings (see the class) must agree with the file's. None takes the file's setting, or the
+        default for a new file; a new file needs ``dim``. If the file has no ``maximize`` yet, a
+        given ``maximize`` is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
-            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
-            LedgerError: If another process has opened it, or it cannot be used otherwise.
+            DamagedLedgerError: If the file is damaged, or not a ledger in this format.
+            LedgerError: If another process has opened the file, or it cannot be used.
         """
         names = [field.name for field in fields(Settings)]
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
@@ -172,11 +173,11 @@ class FeedbackLedger:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """A copy in memory of what a file holds now, also while another process writes to it.
+        """A copy in memory of the ledger in a file, even while another process writes to it.
 
         Raises:
-            InputDataError: If there is no such file, or it is empty.
-            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
+            InputDataError: If the file does not exist or is empty.
+            DamagedLedgerError: If the file is damaged, or not a ledger in this format.
         """
         path = Path(path).resolve()
         if not path.is_file():
@@ -190,7 +191,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let other processes write to the file. Its contents can still be read here."""
+        """Let other processes write to the file. This process can still read the contents."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -210,12 +211,12 @@ class FeedbackLedger:
 
     @property
     def censor_value(self) -> float | None:
-        """The value that replaces a missing one, or None."""
+        """The replacement of a missing value, or None."""
         return self._settings.censor_value
 
     @property
     def max_wait(self) -> float:
-        """How long to wait for a value, in units of the clock."""
+        """Longest wait for a value, in units of the clock."""
         return self._settings.max_wait
 
     @property
@@ -230,7 +231,7 @@ class FeedbackLedger:
 
     @property
     def maximize(self) -> bool:
-        """Whether the greatest value is best: True unless somebody has said otherwise."""
+        """Whether the greatest value is best; True until it is declared."""
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
@@ -242,7 +243,7 @@ class FeedbackLedger:
         return bool(given)
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best; the ledger must not say otherwise."""
+        """Record whether the greatest value is best; raises if the ledger contradicts it."""
         self._storage.declare(self.checked_maximize(maximize))
 
     @property
@@ -253,7 +254,7 @@ class FeedbackLedger:
     def now(self) -> float:
         """The current time: the number of trials submitted so far, or ``time.time()``.
 
-        If the system's clock is set back, the ledger's stands still until it has caught up.
+        If the system's clock is set back, the ledger's clock stops until the system has caught up.
         """
         return self._storage.contents.now()
 
@@ -262,12 +263,12 @@ class FeedbackLedger:
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
     def submit(self, x: object, time: float | None = None, decision: object = None) -> int:
-        """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
+        """Record a query, before its evaluation starts; returns the trial's id: 0, 1, ...
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
-            decision: The row of the decision to make it, of `ChanceConstraint.decide`.
+            decision: The row of the decision about ``x``, from `ChanceConstraint.decide`.
 
         Raises:
             BotorchError: If an argument is malformed, or the decision is about another point.
@@ -280,22 +281,23 @@ class FeedbackLedger:
         return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
 
     def ask(self, propose: Propose | None = None) -> Trial:
-        """Choose a query and submit it: a new trial, whose value `tell` records.
+        """Choose a query and submit it. Returns the new trial; record its value by `tell`.
 
-        Threads choose one after the other, and choose again if a query was submitted meanwhile. An
-        `AsynchronousOptimizer` that starts before the value has come evaluates the trial.
+        One thread at a time chooses. A thread chooses again if a query was submitted meanwhile. An
+        `AsynchronousOptimizer` evaluates the trial if it starts before the value has arrived.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
-                `DecidedQuery` (default: the ledger's own).
+                `DecidedQuery` (default: the ledger's ``propose``).
 
         Raises:
-            BotorchError: If there is nothing to ask, or the answer is malformed.
+            BotorchError: If no proposer is given, or its result is malformed.
         """
         propose = check_callable("propose", self._propose if propose is None else propose)
         if propose is None:
             raise InputDataError(
-                "`propose` is needed, such as a DelayAwareProposer, here or to make the ledger."
+                "`propose` is needed, such as a DelayAwareProposer: pass it to `ask`, or when the "
+                "ledger is made."
             )
         with self._storage.choosing():
             while True:
@@ -319,40 +321,41 @@ class FeedbackLedger:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
         Args:
-            trial_id: Its id, ``ask().id``.
-            y: Its value, a finite number or a tensor of one element.
-            yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
-                ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
-            time: Time of arrival (default: now), until which the value stays hidden.
-            outcomes: Those of the trial's decision, by name, None for one that is out. The default
-                is ``y`` for a single outcome, so the constraint is on the value then.
-            context: The inputs that nobody controls, as they were, ``d_c``; see `contexts`.
-            beyond: For those of the ``outcomes`` that are only known to be above the number there
-                1, or -1 for below.
+            trial_id: The trial's id, such as ``ask().id``.
+            y: The value, a finite number or a tensor of one element.
+            yvar: The variance of the noise of ``y``. For a mean of ``k`` repetitions it is the
+                variance of one repetition, divided by ``k``. A `DelayAwareProposer` fits one common
+                variance for values without a ``yvar``.
+            time: Time of arrival (default: now); the value stays hidden until this time.
+            outcomes: Outcomes of the trial's decision by name, None for a missing outcome (default
+                for a single outcome: ``y``, so that the constraint is on the value).
+            context: The uncontrolled inputs of the evaluation, ``d_c``; see `contexts`.
+            beyond: 1 for each of the ``outcomes`` that is only known to be above the given number,
+                and -1 for each outcome below it.
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial already has a value or has failed.
-            BotorchError: If a number is malformed, or ``outcomes`` are others than the decision's.
+            UnknownTrialError: If the trial does not exist.
+            TrialStateError: If the trial has a value or failed before.
+            BotorchError: If a number is malformed, or ``outcomes`` do not match the decision.
 
         Warns:
-            InputDataWarning: If the value arrives now, too late to be used; it is recorded.
+            InputDataWarning: If ``time`` is None and the value is recorded, but too late for use.
         """
-        told = self._told(y, yvar, _named(outcomes, beyond), context)
-        self._change(trial_id, lambda entry, at: entry.observed(at, **told), time)
-        # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
-        # hang in a process that is forked meanwhile, is not used here.
+        arguments = self._checked(y, yvar, _named(outcomes, beyond), context)
+        self._change(trial_id, lambda entry, at: entry.observed(at, **arguments), time)
+        # No warning with given times, as in simulations: the caller knows which values are late.
+        # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
-            warnings.warn(  # without the trial's id: once for each place in a program
-                f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
-                "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
+            warnings.warn(  # without the trial's id, so that Python shows it once per line of code
+                f"A value has arrived after `max_wait` ({self.max_wait:g}), or for an abandoned "
+                "trial: it is recorded, but not used, and the trial stays expired. Wait longer "
                 "or, to use such values, make the ledger with `late='use'`.",
                 InputDataWarning,
                 stacklevel=level_of_caller(),
             )
 
     def observe(self, trial_id: int, y: object, time: float | None = None) -> None:
-        """Record a value whose noise is not known: `tell` without ``yvar``."""
+        """Record a value with unknown noise: `tell` without ``yvar``."""
         self.tell(trial_id, y, time=time)
 
     def amend(
@@ -364,24 +367,25 @@ class FeedbackLedger:
         outcomes: Mapping[str, object] | None = None,
         context: object = None,
     ) -> None:
-        """Replace the value of a trial, for example after a slip of the pen.
+        """Replace the value of a trial, for example to correct a typing error.
 
-        The value that stood before is kept in `Trial.earlier`, and views of earlier times show it.
+        `Trial.earlier` has the previous values, and views of earlier times show them.
 
         Args:
             trial_id: The trial's id.
             y: The right value.
-            yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now), not before the last value's.
-            outcomes: As in `tell` (default: as before).
-            context: Likewise; an empty one takes the context back. Its length may only change where
-                no other trial has one.
+            yvar: The variance of the noise of ``y`` (default: unchanged).
+            time: Time from which ``y`` is valid (default: now), not before the last value's.
+            outcomes: See `tell` (default: unchanged).
+            context: See `tell` (default: unchanged); an empty context removes the old one. The
+                length may change only if no other trial has a context.
 
         Raises:
-            TrialStateError: If the trial has no value; for the rest see `tell`.
+            TrialStateError: If the trial has no value.
+            BotorchError: If the trial does not exist, or an argument is malformed.
         """
-        told = self._told(y, yvar, _named(outcomes), context)
-        self._change(trial_id, lambda entry, at: entry.amended(at, **told), time)
+        arguments = self._checked(y, yvar, _named(outcomes), context)
+        self._change(trial_id, lambda entry, at: entry.amended(at, **arguments), time)
 
     def add(
         self,
@@ -391,14 +395,14 @@ class FeedbackLedger:
         time: float | None = None,
         contexts: object = None,
     ) -> list[int]:
-        """Record queries with their values, all or none, and return the ids of the new trials.
+        """Record queries and values, all or none; returns the ids of the new trials.
 
         Args:
             X: The queries, a tensor or array ``n x d``.
-            Y: Their values, ``n x 1`` or ``n``.
-            Yvar: The variances of their noise, of the shape of ``Y``, or None.
+            Y: The values, ``n x 1`` or ``n``.
+            Yvar: The noise variances, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
-            contexts: Those in which the values came, ``n x d_c``, or None.
+            contexts: The contexts of the values, ``n x d_c``, or None.
 
         Raises:
             BotorchError: If an argument is malformed.
@@ -427,15 +431,14 @@ class FeedbackLedger:
         outcomes: Mapping[str, object] | None = None,
         beyond: Mapping[str, int] | None = None,
     ) -> None:
-        """Record that no value will arrive for a trial, and why: it is left out of all data.
+        """Record that no value will arrive for a trial, and why. It is left out of all data.
 
-        What is known all the same of the ``outcomes`` of its decision counts there, as in `tell`:
-        of a query that ran out of memory ``{"memory": 24.0}`` and ``beyond={"memory": 1}``.
+        Known ``outcomes`` of its decision still count (see `tell`): for a query that ran out of 24
+        GB of memory, pass ``outcomes={"memory": 24.0}`` and ``beyond={"memory": 1}``.
 
         Raises:
-            LedgerError: If there is no such trial, or it has a value or has failed.
-            InputDataError: If ``time`` (default: now) is before the submission, or an argument is
-                malformed.
+            LedgerError: If the trial does not exist, has a value or failed before.
+            InputDataError: If ``time`` is before the submission, or an argument is malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
@@ -443,13 +446,13 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, at: entry.failed(note, at, known), time)
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
+        """Stop waiting for a trial: it is expired from ``time`` (default: now) on.
 
-        Raises the errors of `fail`, also for a trial that is abandoned already.
+        Raises the errors of `fail`, and ``TrialStateError`` if the trial is already abandoned.
         """
         self._change(trial_id, Entry.abandoned, time)
 
-    def _told(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
+    def _checked(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
         """The checked arguments of `tell` and `amend`."""
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
@@ -461,11 +464,11 @@ class FeedbackLedger:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials by id, as of now."""
+        """All trials by id, in the current states."""
         return self.trials_at(None)
 
     def trials_at(self, now: float | None = None) -> tuple[Trial, ...]:
-        """The trials submitted up to a time, by id, in the states they had at that time."""
+        """The trials submitted up to a time, by id, with the states at that time."""
         view = self._view(now)
         return view.trials(np.flatnonzero(view.submitted))
 
@@ -473,7 +476,7 @@ class FeedbackLedger:
         return len(self._storage.contents)
 
     def __bool__(self) -> bool:
-        return True  # also without trials: `ledger or FeedbackLedger(2)` is the ledger
+        return True  # even without trials, for expressions such as `ledger or FeedbackLedger(2)`
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
@@ -484,7 +487,7 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, the first of equals, or None if there is none.
+        """The trial with the best usable value, the first of equals, or None without values.
 
         ``maximize`` (default: the ledger's) must not contradict the ledger.
         """
@@ -498,7 +501,7 @@ class FeedbackLedger:
         return view.trials(rows[[index]])[0]
 
     def summary(self, now: float | None = None) -> LedgerSummary:
-        """The best trial, and the numbers of trials with a value, failed and pending."""
+        """The best trial, and the numbers of observed, failed and pending trials."""
         view = self._view(now)
         numbers = [int(mask.sum()) for mask in (view.arrived, view.failed, view.pending)]
         return LedgerSummary(self.best(now=now), *numbers)
@@ -510,23 +513,23 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows)
 
     def noise_variances(self, now: float | None = None) -> Tensor:
-        """Variances ``n x 1`` of the noise of the values of `to_observations`; NaN if not known."""
+        """Noise variances ``n x 1`` of the values of `to_observations`; NaN if unknown."""
         view = self._view(now)
         return view.variances(view.rows(view.usable, "observed_at"))
 
     def contexts(self, now: float | None = None) -> Tensor:
-        """Contexts ``n x d_c`` of the values of `to_observations`; NaN where there is none.
+        """Contexts ``n x d_c`` of the values of `to_observations`; NaN for missing contexts.
 
-        Where workers write to the ledger meanwhile, ask one `snapshot` for both.
+        If workers write to the ledger at the same time, read both from one `snapshot`.
         """
         view = self._view(now)
         return view.contexts(view.rows(view.usable, "observed_at"))
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
+        """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: the queries, with censored values.
 
-        Queries are in order of submission, without failed ones. ``Y`` holds ``censor_value`` where
-        there is no usable value; without a ``censor_value``, such queries are left out.
+        Queries are in order of submission, without failed trials. ``Y`` is ``censor_value`` for
+        queries without a usable value; if ``censor_value`` is None, they are left out.
         """
         view = self._view(now)
         is_censored = self.censor_value is not None
@@ -534,20 +537,20 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials, by id, much faster than by `trials_at`."""
+        """Queries ``n x d`` of all trials, by id; much faster than `trials_at`."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states of all trials, by id, much faster than by `trials_at`."""
+        """The states of all trials, by id; much faster than `trials_at`."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
     def waits(self, now: float | None = None) -> list[int]:
-        """How many queries were made until each trial ended, or so far, by id.
+        """For each trial, by id, the number of queries submitted after it, until it ended or now.
 
-        A trial ends by its value, its failure, its abandonment or the end of ``max_wait``; the
-        query that is made as it ends does not count.
+        A trial ends with its value, its failure, its abandonment or after ``max_wait``. A query
+        submitted at the end does not count.
         """
         view = self._view(now)
         return view.waits[view.submitted].tolist()
@@ -555,36 +558,36 @@ class FeedbackLedger:
     def arrival_probability(
         self, wait: float | None = None, confidence: float = 0.95, now: float | None = None
     ) -> ArrivalProbability:
-        """How likely a value is to arrive within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
+        """Probability that a value arrives within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
 
-        Kaplan and Meier's estimate from the delays of all values and from how long the others have
-        been waited for, without trials that failed or were recorded with their values, as by `add`.
-        It takes delays for independent draws from one distribution, whatever the query.
+        It is Kaplan and Meier's estimate from delays of values and from waits so far of trials
+        without a value. Failed trials and trials recorded with a value, as by `add`, are left
+        out. It assumes that delays are independent and have one distribution for all queries.
 
         Args:
-            wait: The wait (default: `max_wait`, if that is finite).
-            confidence: Probability that the interval holds the true one, in (0, 1).
-            now: Time up to which all arrivals are recorded (default: now; on the clock of
-                iterations the one before, as further values may come in this one).
+            wait: The wait (default: `max_wait`, if finite).
+            confidence: Coverage probability of the interval, in (0, 1).
+            now: Time up to which all arrivals are recorded (default: now or, on the clock of
+                iterations, the previous iteration, as more values may arrive in the current one).
 
         Raises:
-            InputDataError: If there is no finite wait, or an argument is malformed.
+            InputDataError: If the wait is not finite, or an argument is malformed.
         """
         if now is None and self.clock == "iterations":
             now = self.now() - 1.0
         wait = self.max_wait if wait is None else check_number("wait", wait, allow_inf=True)
         if not 0.0 <= wait < math.inf:
             raise InputDataError(
-                f"`wait` must be finite and at least 0, got {wait!r}: give one where the ledger's "
+                f"`wait` must be finite and at least 0, got {wait!r}: pass `wait` if the ledger's "
                 "`max_wait` is infinite."
             )
         return kaplan_meier(*self._view(now).delays, wait, confidence)
 
     def decisions(self, now: float | None = None) -> list[dict[str, Any]]:
-        """Rows of the decisions about queries, by id, with the outcomes known ``now``.
+        """Rows of the decisions about queries, by id, with the outcomes known at ``now``.
 
-        They are the ``rows`` of a `ChanceConstraint` that goes on. A late value is an outcome,
-        whatever ``late`` says; a certified trial without a value counts as a violation.
+        Pass them as ``rows`` to continue with a `ChanceConstraint`. A late value is an outcome even
+        with ``late="discard"``. A certified trial without a value counts as a violation.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
@@ -602,12 +605,12 @@ class FeedbackLedger:
         return view.queries(view.rows(view.incomplete))
 
     def window(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of the last ``max_wait`` that did not fail, which eq. 2 sums over."""
+        """Queries ``n x d`` of the last ``max_wait`` that did not fail: the window of eq. 2."""
         view = self._view(now)
         return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """The trials by id, as dictionaries with the names of `Trial`, and ``x_0``, ``x_1``, ..."""
+        """The trials by id, as dictionaries of `Trial`'s fields and of ``x_0``, ``x_1``, ..."""
         return [
             {
                 "id": trial.id,
@@ -619,16 +622,16 @@ class FeedbackLedger:
         ]
 
     def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
-        """The records of `to_records` as a data frame of pandas, one row for each trial."""
+        """The records of `to_records` as a pandas data frame, one row per trial."""
         import pandas
 
         names = ["id", *(f"x_{i}" for i in range(self.dim)), *RECORDED]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
-        # Columns in which every number is missing would hold None.
+        # Columns without any number would have the dtype object.
         return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
 
     def snapshot(self) -> Self:
-        """A copy in memory, which later entries do not change, so it is consistent in itself."""
+        """A copy in memory, independent of later changes."""
         return self._of(Storage(self._storage.contents))
 
     def _view(self, now: float | None) -> ViewAtTime:
@@ -642,7 +645,7 @@ def _checked_time(time: object) -> float | None:
 
 
 def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None = None) -> Named:
-    """Checked outcomes by name, bounds with the side on which the outcome is."""
+    """Validate outcomes by name; an outcome in ``beyond`` becomes a pair of bound and side."""
     for argument, value in {"outcomes": outcomes, "beyond": beyond}.items():
         if not isinstance(value, Mapping | None):
             raise InputDataError(f"`{argument}` must be a dictionary by name, got {value!r}.")
@@ -654,14 +657,14 @@ def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | No
         bound = named.get(name)
         if not isinstance(bound, float) or side not in (1, -1):
             raise InputDataError(
-                f"`beyond` must hold 1 or -1 for some of the `outcomes` given, got {beyond!r}."
+                f"`beyond` must map names in `outcomes` to 1 or -1, got {beyond!r}."
             )
         named[name] = bound, side
     return None if outcomes is None else named
 
 
 def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
-    """The row of a decision about a query as JSON."""
+    """Validate the row of a decision about a query; returns it as JSON."""
     try:
         point = [*map(float, decision["point"])]
         text = json.dumps({**decision, "outcomes": dict(decision["outcomes"])})
@@ -670,7 +673,7 @@ def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
             "`decision` must be a row such as `ChanceConstraint.decide` returns, got "
             f"{reprlib.repr(decision)}."
         ) from error
-    # Up to single precision, and in order: contexts, or a task's column, may be left out.
+    # Up to single precision, and in order: the point may lack contexts or a task's column.
     columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
     if not point or not all(any(is_close(v, p) for v in columns) for p in point):
         raise InputDataError(

@@ -1,8 +1,8 @@
-"""`Storage`: a ledger's contents in memory and, where it has a file, in a table of SQLite there.
+"""`Storage`: a ledger's contents, in memory or in a table of an SQLite file.
 
-A change is one transaction. With ``EXTRA`` synchronisation it survives a power failure once the
-call that made it has returned. SQLite detects damage to its pages, but not to the numbers in them:
-for these, each row carries a checksum.
+A change is one transaction. With ``EXTRA`` synchronisation the change survives a power failure
+once the call has returned. SQLite detects damage to the structure of its pages, but not to numbers
+in them, so each row has a checksum.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ SYNCHRONOUS = "EXTRA"
 READER_TIMEOUT = 60.0  # seconds to wait while another process reads
 WRITER_TIMEOUT = 1.0  # seconds to wait while another process writes
 
-# Row -1 holds the settings as JSON, and `recorded_at` the ledger's clock at the change. By
-# AUTOINCREMENT SQLite keeps the greatest id, which tells whether the last rows are missing. Columns
-# without a type keep every bit of a number, and the sign of -0.0.
+# Row -1 has the settings as JSON; `recorded_at` is the ledger's clock at the change. With
+# AUTOINCREMENT SQLite records the greatest id, which reveals missing last rows. Columns without a
+# type preserve every bit of a number, and the sign of -0.0.
 COLUMNS = (*Entry._fields[1:], "recorded_at", "checksum")
 SCHEMA = f"CREATE TABLE trials (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(COLUMNS)})"
 REPLACE = f"REPLACE INTO trials VALUES (?{', ?' * len(COLUMNS)})"
 
-# Maps a stored trial and the time of an event to the trial that takes its place.
+# Maps a stored trial and the time of an event to the trial after the event.
 Transition = Callable[[Entry, float], Entry]
 
-# One lock for all ledgers of the process. Forks take it as well: a child must inherit neither an
-# unfinished transaction nor a lock whose holder does not exist there.
+# One lock for all ledgers of the process. ``os.fork`` acquires it, too: a child must not inherit an
+# unfinished transaction, or a lock held by a thread that does not exist in the child.
 LOCK = threading.RLock()
 
 
 class Storage:
-    """A ledger's contents, which one thread at a time changes; a pickled copy is independent.
+    """A ledger's contents, in memory or in a file. One thread at a time changes them.
 
-    ``contents`` are None to read them from the file at ``path``, which is None in memory.
+    If ``contents`` is None, they are read from the file at ``path``. In memory ``path`` is None.
     """
 
-    # Those of the files that this process may change: a second ledger of a file shares the first's.
+    # Open storages by path: a second ledger of the same file shares the storage.
     _of_path: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDictionary()
     _database: sqlite3.Connection | None = None
     _lock: sqlite3.Connection | None = None
@@ -65,7 +65,7 @@ class Storage:
     def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Storage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
-        An empty file, as a process leaves it that is killed while it creates one, counts as none.
+        An empty file, as a process may leave it if killed while creating a ledger, counts as new.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
@@ -86,23 +86,23 @@ class Storage:
                     storage._create_if_empty(settings)
                 storage.contents.settings.check_agrees(given, path)
             except BaseException:
-                storage.close()  # a traceback keeps it alive, and must not keep out others
+                storage.close()  # now, as the traceback may keep the lock alive
                 raise
             cls._of_path[path] = storage
             return storage
 
     @classmethod
     def read(cls, path: Path) -> Storage:
-        """A copy in memory of what a file holds, whoever writes to it."""
+        """A copy in memory of a file's contents, even while another process writes to it."""
         storage = cls(None, path)
         try:
-            storage._connect("rw")  # SQLite takes back a change that a killed process left
+            storage._connect("rw")  # SQLite rolls back an unfinished change of a killed process
             return cls(storage.contents)
         finally:
             storage.close()
 
     def close(self) -> None:
-        """Let other processes write to the file; nothing can be recorded there any more."""
+        """Let other processes write to the file; this process cannot write any more."""
         with LOCK:
             for connection in (self._database, self._lock):
                 if connection is not None:
@@ -113,7 +113,7 @@ class Storage:
 
     @classmethod
     def _leave_to_parent(cls) -> None:
-        """In a forked process, which may not change the files of its parent."""
+        """Close all files in a forked process, which must not change its parent's files."""
         for storage in [*cls._of_path.values()]:
             storage.close()
         LOCK.release()
@@ -122,15 +122,15 @@ class Storage:
         if self.path is None:
             return Storage, (self.contents,)
         raise LedgerError(
-            f"The ledger {self.path} cannot be pickled or copied, since one process at a time "
-            "writes to its file: take `ledger.snapshot()`, which is in memory."
+            f"The ledger {self.path} cannot be pickled or copied, since only one process at a time "
+            "writes to its file: use `ledger.snapshot()`, which is in memory."
         )
 
     # ------------------------------------------------------------ the contents and their changes
 
     @property
     def contents(self) -> Contents:
-        """The ledger's contents now, read from the file where they are not certain."""
+        """The current contents, read from the file after a failed transaction."""
         contents = self._contents
         if contents is None:
             with LOCK:
@@ -140,7 +140,7 @@ class Storage:
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
-        """A context in which a query is chosen; other threads wait with their choices."""
+        """A context for the choice of a query; other threads wait before they choose."""
         with self._turn:
             self._num_choices += 1
             try:
@@ -151,16 +151,16 @@ class Storage:
     def append(
         self, trials: Iterable[dict[str, Any]], at: float | None = None, expected: int | None = None
     ) -> list[int]:
-        """Add trials, of some fields of `Entry`, at a time (default: now); returns their ids.
+        """Add trials, given by fields of `Entry`, at a time (default: now); returns their ids.
 
-        None is added if the number of those before is not the ``expected`` one.
+        If ``expected`` differs from the current number of trials, no trial is added.
         """
         with LOCK:
             contents, now, entries = self.contents, self._now(), []
             if expected not in (None, len(contents)):
                 return []
             for trial_id, fields in enumerate(trials, len(contents)):
-                # An iteration is a number of queries, whatever else has been recorded.
+                # On the clock of iterations a query's time is the number of queries before it.
                 own = float(trial_id) if contents.settings.clock == "iterations" else now
                 moment = own if at is None else at
                 arrival = moment if "y" in fields else None
@@ -170,13 +170,13 @@ class Storage:
             return [entry.id for entry in entries]
 
     def replace(self, trial_id: int, transition: Transition, at: float | None = None) -> None:
-        """Replace a trial by what an event makes of it that happens at a time (default: now)."""
+        """Apply ``transition`` to a trial, for an event at a time (default: now)."""
         with LOCK:
             contents, now = self.contents, self._now()
             entry = contents.entries[contents.place(trial_id)]
             event, earliest = entry.last_event
             if at is None:
-                # The submission may have been given a time that has not come yet.
+                # The given time of submission may be in the future.
                 at = now = max(now, earliest)
             entry = transition(entry, at)
             if at < earliest:
@@ -198,9 +198,9 @@ class Storage:
     def _change(self, contents: Contents, entries: list[Entry]) -> None:
         if self.path is not None:
             with self._transaction("BEGIN IMMEDIATE") as database:
-                self._contents = None  # not certain until the transaction has ended
+                self._contents = None  # read again if the transaction fails
                 if _pragma(database, "data_version") != self._version:
-                    raise LedgerError(f"Something else has changed the file {self.path}.")
+                    raise LedgerError(f"Another program has changed the file {self.path}.")
                 database.executemany(REPLACE, [_row_of(e, contents.latest) for e in entries])
         self._contents = contents
 
@@ -218,10 +218,10 @@ class Storage:
         database = self._database
         if database is None:
             raise LedgerError(
-                f"The ledger {self.path} is closed, or belongs to the process from which this one "
-                "was forked: only what was known then can be read."
+                f"The ledger {self.path} is closed, or belongs to the parent of this forked "
+                "process: its contents at that time can be read, but not changed."
             )
-        with self._explained_errors(), database:  # which commits or rolls back
+        with self._explained_errors(), database:  # commits or rolls back
             database.execute(begin)
             yield database
 
@@ -234,7 +234,7 @@ class Storage:
                 database.execute(REPLACE, _row_of(_settings_entry(settings), 0.0))
 
     def _read(self) -> Contents:
-        """What the table holds, after a check of every page and row."""
+        """Read the contents from the table, after a check of every page and row."""
         with self._transaction("BEGIN") as database:
             if _is_empty(database):
                 raise InputDataError(f"`dim` is needed: the file {self.path} is empty.")
@@ -259,7 +259,7 @@ class Storage:
 
     @contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """A context in which errors of SQLite become errors of the ledger."""
+        """A context that turns SQLite's errors into the ledger's."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:  # such as damaged lengths
@@ -284,7 +284,7 @@ def _pragma(database: sqlite3.Connection, name: str) -> Any:
 
 
 def _is_empty(database: sqlite3.Connection) -> bool:
-    """Whether nothing was ever written."""
+    """Whether the database has never been written to."""
     marks = ("application_id", "user_version", "schema_version")
     return not any(_pragma(database, mark) for mark in marks)
 
@@ -304,27 +304,27 @@ def _checksum(row: tuple[Any, ...]) -> int:
 
 
 def _writer_lock(path: Path) -> sqlite3.Connection:
-    """The right to write to a file, until the connection is closed or the process ends.
+    """Acquire the right to write to a file, until the connection is closed or the process ends.
 
     It is SQLite's lock on a small database next to the file, whose ``user_version`` is the id of
-    the process that holds it. The operating system releases it when that process ends, however it
-    ends, and forks do not inherit it.
+    the holding process. The operating system releases the lock when the process ends, even if it is
+    killed. Forks do not inherit the lock.
     """
     lock = _connection(f"{path}.lock", WRITER_TIMEOUT)
     begin, name = "BEGIN IMMEDIATE", f"PRAGMA user_version = {os.getpid()}"
     try:
-        lock.executescript(f"{begin}; {name}; COMMIT; {begin}")  # meanwhile, others can read it
+        lock.executescript(f"{begin}; {name}; COMMIT; {begin}")  # others can still read the id
         return lock
     except sqlite3.Error as error:
-        holder = "of an id that cannot be read"
+        holder = "with an unreadable id"
         with suppress(sqlite3.Error):
             holder = str(_pragma(lock, "user_version"))
         lock.close()
         raise LedgerError(
             f"The ledger {path} is open in another process: {path}.lock is held by process "
-            f"{holder} ({error}). One process at a time writes to a ledger. To read it meanwhile, "
-            "use FeedbackLedger.read. For several processes, use Optuna's storage, with the "
-            "DelayAwareSampler of botorch_calib.integrations.optuna_delays."
+            f"{holder} ({error}). Only one process at a time writes to a ledger. To read it "
+            "meanwhile, use FeedbackLedger.read. For several processes, use Optuna's storage, with "
+            "the DelayAwareSampler of botorch_calib.integrations.optuna_delays."
         ) from error
 
 

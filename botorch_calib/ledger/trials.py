@@ -15,12 +15,13 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# The outcomes of a trial's decision, by name or in the order of its names, None for those not
-# known, a bound and 1 or -1 for those above or below it; None if its value is the only outcome.
+# An outcome of a trial's decision: a number; a pair of a bound and 1 or -1, for an outcome that is
+# only known to be above or below the bound; or None if it is unknown.
 Outcome = float | tuple[float, int] | None
+# The outcomes by name, and in the order of the decision; None if the value is the only outcome.
 Named = Mapping[str, Outcome] | None
 Outcomes = tuple[Outcome, ...] | None
-# The inputs that nobody controls, as they were when a value came; None if there are none.
+# The uncontrolled inputs at the time of an evaluation; None if there are none.
 Context = tuple[float, ...] | None
 
 
@@ -39,12 +40,12 @@ class TrialStatus(StrEnum):
 
 
 def _frozen(stored: Any) -> Any:
-    """A list in JSON as the tuple that it was."""
+    """Convert lists from JSON to the tuples that were stored."""
     return tuple(map(_frozen, stored)) if isinstance(stored, list) else stored
 
 
 def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
-    """Which trials are in one of some states, booleans by id."""
+    """Whether each status is in ``wanted``, as a tensor of booleans."""
     return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
 
 
@@ -53,10 +54,10 @@ class EarlierValue(NamedTuple):
 
     Attributes:
         y: The value.
-        yvar: The variance of its noise, or None.
-        replaced_at: Time from which the next value stands, on the ledger's clock.
-        outcomes: Those of the trial's decision that came with it, in their order, or None.
-        context: The context in which it came, or None.
+        yvar: The variance of the noise of ``y``, or None.
+        replaced_at: Time from which the next value is valid, on the ledger's clock.
+        outcomes: The outcomes recorded with ``y``, in the order of the trial's decision, or None.
+        context: The context of ``y``, or None.
 
     Example:
         >>> ledger.amend(ids[0], 0.6)
@@ -73,19 +74,19 @@ class EarlierValue(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A query and its result so far, as known at one time.
+    """A query and its result, as known at a given time.
 
     Attributes:
         id: The trial's number: 0, 1, ... in order of submission.
         x: The query, a vector of length ``d`` in double precision.
-        y: The value, or None if none has arrived. That of an expired trial came too late.
+        y: The value, or None if no value has arrived. A value of an expired trial arrived too late.
         submitted_at: Time of submission, on the ledger's clock.
         observed_at: Time of arrival of ``y``, or None.
         status: Pending, observed, expired or failed.
         note: Why the trial failed, or empty.
-        yvar: The variance of the noise of ``y``, or None if it is not known.
+        yvar: The variance of the noise of ``y``, or None if unknown.
         earlier: The values before ``y``, the oldest first.
-        context: The context in which ``y`` came, or None.
+        context: The context of ``y``, or None.
     """
 
     id: int
@@ -128,13 +129,13 @@ class Entry(NamedTuple):
     yvar: float | None = None
     note: str = ""
     earlier: tuple[EarlierValue, ...] = ()
-    decision: str | None = None  # the row of the decision about it, in JSON
+    decision: str | None = None  # the row of its decision, in JSON
     outcomes: Outcomes = None
     context: Context = None
 
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Entry:
-        """The trial in a row whose lists are JSON, which keeps every bit of a number."""
+        """The trial in a stored row. Lists are stored as JSON, which preserves every bit."""
         *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
         own, came_in = (_frozen(json.loads(each or "null")) for each in (outcomes, context))
@@ -142,7 +143,7 @@ class Entry(NamedTuple):
 
     @property
     def last_event(self) -> tuple[str, float]:
-        """The event that no change may come before, and its time."""
+        """The last event and its time; later changes must not be dated before it."""
         if self.observed_at is None:
             return "the submission", self.submitted_at
         return "the last value", self.earlier[-1].replaced_at if self.earlier else self.observed_at
@@ -150,7 +151,7 @@ class Entry(NamedTuple):
     def observed(
         self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
     ) -> Entry:
-        """This trial with its value, which arrived at a time."""
+        """This trial with a value that arrived at the time ``at``."""
         self._refuse_if_closed("observed")
         in_order, context = self._in_order(outcomes), context or None
         return self._replace(y=y, yvar=yvar, outcomes=in_order, context=context, observed_at=at)
@@ -158,7 +159,7 @@ class Entry(NamedTuple):
     def amended(
         self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
     ) -> Entry:
-        """This trial with another value from a time on, which keeps what is None."""
+        """This trial with another value from the time ``at`` on; None leaves a field unchanged."""
         if self.y is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
             raise TrialStateError(f"Trial {self.id} has no value to amend: it {state}.")
@@ -167,7 +168,7 @@ class Entry(NamedTuple):
             y=y,
             yvar=self.yvar if yvar is None else yvar,
             outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
-            context=self.context if context is None else context or None,  # empty: taken back
+            context=self.context if context is None else context or None,  # empty: removed
             earlier=(*self.earlier, before),
         )
 
@@ -183,17 +184,17 @@ class Entry(NamedTuple):
         return self._replace(abandoned_at=at)
 
     def _in_order(self, outcomes: Named) -> Outcomes:
-        """Outcomes in the order of the decision; they may be None if there is only one."""
+        """Outcomes in the order of the decision; None is allowed for a single outcome."""
         names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
         if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(
-                f"`outcomes` must hold one for each of {names} in the decision about trial "
+                f"`outcomes` must have one entry for each of {names} in the decision about trial "
                 f"{self.id}, got {outcomes}."
             )
         return None if outcomes is None else tuple(outcomes[name] for name in names)
 
     def decided(self, now: float) -> dict[str, Any] | None:
-        """The row of its decision, with the outcomes known at a time; None if there is none."""
+        """The row of the trial's decision with the outcomes known at ``now``, or None."""
         if self.decision is None:
             return None
         row: dict[str, Any] = json.loads(self.decision)
@@ -210,7 +211,7 @@ class Entry(NamedTuple):
         return row
 
     def standing(self, now: float) -> Entry | EarlierValue:
-        """Where the value is that stood at a time, once one had arrived."""
+        """The record with the value that was valid at ``now``, once a value had arrived."""
         return next((value for value in self.earlier if value.replaced_at > now), self)
 
     def _refuse_if_closed(self, change: str) -> None:

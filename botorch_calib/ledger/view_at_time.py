@@ -1,4 +1,4 @@
-"""`ViewAtTime`: the states of trials as known at one time, and their data as tensors."""
+"""`ViewAtTime`: the states and data of trials as known at a given time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ArrivalProbability(NamedTuple):
     """An estimate of the probability that a value arrives within a wait, with an interval.
 
     Attributes:
-        estimate: Kaplan and Meier's estimate; NaN if no trial's fate at the end of the wait is
-            known. While no trial has waited that long, it is for the longest wait seen.
+        estimate: Kaplan and Meier's estimate. If no trial has waited that long, the estimate is for
+            the longest wait so far; it is NaN if no value has arrived within that wait either.
         lower: Lower end of the confidence interval.
-        upper: Upper end; 1 while no trial has waited that long.
+        upper: Upper end of the confidence interval; 1 if no trial has waited that long.
 
     Example:
         >>> estimate, lower, upper = ledger.arrival_probability(wait=5)
@@ -40,7 +40,7 @@ class ArrivalProbability(NamedTuple):
 
 
 class ViewAtTime:
-    """A ledger's trials as known at a time ``now``; sets of them are masks of all its trials."""
+    """A ledger's trials as known at a time ``now``. Sets of trials are boolean masks."""
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents
@@ -50,16 +50,16 @@ class ViewAtTime:
         starts, arrivals = columns["submitted_at"], columns["observed_at"]
         is_past = np.less if contents.settings.clock == "iterations" else np.less_equal
         self.submitted: Mask = is_past(starts, now)
-        # NaN marks times of events that have not happened; its comparisons are all False.
+        # NaN is the time of an event that has not happened; comparisons with NaN are False.
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
         self.arrived: Mask = self.submitted & (arrivals <= now)
-        # Trials whose value has arrived, in time unless the ledger uses late values. One with a
-        # value cannot be abandoned, so at equal times the value came second.
+        # Trials whose value has arrived, in time unless the ledger uses late values. A trial with a
+        # value cannot be abandoned, so at equal times it was abandoned before the value arrived.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
         self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
-        # Trials without a usable value, which equation 1 of the paper censors: those for which the
-        # wait is over, and those whose value may still arrive in time.
+        # Trials without a usable value, which equation 1 of the paper censors: expired trials, and
+        # pending trials, whose value may still arrive in time.
         self.incomplete: Mask = self.submitted & ~self.failed & ~self.usable
         recent = ~(now - starts > self._max_wait)
         self.expired: Mask = self.incomplete & (~recent | (columns["abandoned_at"] <= now))
@@ -69,13 +69,13 @@ class ViewAtTime:
 
     @property
     def waits(self) -> NDArray[np.intp]:
-        """How many trials were submitted after each one and before it ended."""
+        """For each trial, the number of trials submitted after it and before its end."""
         columns = self._columns
         starts = columns["submitted_at"]
-        # `fmin` passes over NaN, which marks events that have not happened. Later ones are cut off.
+        # `fmin` ignores NaN, the time of events that have not happened.
         ends = [columns[name] for name in ("observed_at", "failed_at", "abandoned_at")]
         ended = np.fmin.reduce([*ends, starts + self._max_wait, np.full_like(starts, self.now)])
-        # One that is submitted as this one ends does not count: it would be known only later.
+        # A trial submitted at the end of a trial does not count.
         in_order = np.sort(starts)
         before_end = np.searchsorted(in_order, ended, side="left")
         until_start = np.searchsorted(in_order, starts, side="right")
@@ -83,9 +83,9 @@ class ViewAtTime:
 
     @property
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
-        """Delays of values or, without one, how long it has been waited for, and which have one.
+        """Delays of values or, for trials without a value, waits so far; and a mask of the delays.
 
-        Failed trials are left out, and so are those that were recorded with their values.
+        Failed trials and trials recorded with a value are left out.
         """
         starts = self._columns["submitted_at"]
         given_up = np.fmin(self._columns["abandoned_at"], self.now)
@@ -94,46 +94,46 @@ class ViewAtTime:
         return delays[kept], self.arrived[kept]
 
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
-        """Rows of a set of trials, by one of their times, then by id."""
+        """Row numbers of the trials in ``mask``, sorted by the time ``order``, then by id."""
         rows = np.flatnonzero(mask)
         return rows[np.argsort(self._columns[order][rows], kind="stable")]
 
     def queries(self, rows: Rows) -> Tensor:
-        """The queries ``k x d`` of ``k`` rows."""
+        """Queries ``k x d`` of ``k`` rows."""
         return torch.from_numpy(self._contents.X[rows])
 
     def values(self, rows: Rows, censor_value: float | None = None) -> Tensor:
-        """The values ``k x 1`` of ``k`` rows, ``censor_value`` where none is usable."""
-        values = np.array([told.y for told in self._told(rows)], dtype=np.float64)
+        """Values ``k x 1`` of ``k`` rows; ``censor_value`` for trials without a usable value."""
+        values = np.array([record.y for record in self._records(rows)], dtype=np.float64)
         values[~self.usable[rows]] = math.nan if censor_value is None else censor_value
         return torch.from_numpy(values).unsqueeze(-1)
 
     def variances(self, rows: Rows) -> Tensor:
-        """The variances ``k x 1`` of the noise of ``k`` rows, NaN where they are not known."""
-        variances = np.array([told.yvar for told in self._told(rows)], dtype=np.float64)
+        """Noise variances ``k x 1`` of ``k`` rows; NaN if unknown."""
+        variances = np.array([record.yvar for record in self._records(rows)], dtype=np.float64)
         return torch.from_numpy(variances).unsqueeze(-1)
 
     def contexts(self, rows: Rows) -> Tensor:
-        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where there was none.
+        """Contexts ``k x d_c`` of the values of ``k`` rows; NaN for values without a context.
 
-        One that had another length before it was amended counts as none.
+        Contexts of a different length, before an amendment, count as missing.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
-        contexts = (told.context for told in self._told(rows))
+        contexts = (record.context for record in self._records(rows))
         known = [own if own and len(own) == len(unknown) else unknown for own in contexts]
         return torch.tensor(known, dtype=torch.double).view(len(rows), len(unknown))
 
-    def _told(self, rows: Rows) -> list[Entry | EarlierValue]:
-        """Where the values of some rows are, without amendments that came later."""
+    def _records(self, rows: Rows) -> list[Entry | EarlierValue]:
+        """For each row the record with its value at this time, before later amendments."""
         return [self.entry(row).standing(self.now) for row in rows.tolist()]
 
     def entry(self, row: int) -> Entry:
-        """The stored form of a trial, with all that came after this time."""
+        """The stored form of a trial, including events after this time."""
         return self._contents.entries[row]
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
-        """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
-        # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
+        """The trials of some rows; a trial submitted after ``now`` counts as pending."""
+        # Selecting rows copies them, so that pickling a trial does not pickle all queries.
         queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
         trials = []
         for row, x, status in zip(rows.tolist(), queries, self.statuses(rows), strict=True):
@@ -156,7 +156,7 @@ class ViewAtTime:
         return tuple(trials)
 
     def statuses(self, rows: Rows) -> list[TrialStatus]:
-        """The states of some rows. One that is submitted only after ``now`` counts as pending."""
+        """The states of some rows; a trial submitted after ``now`` counts as pending."""
         states = (TrialStatus.FAILED, TrialStatus.OBSERVED, TrialStatus.EXPIRED)
         masks = [mask[rows] for mask in (self.failed, self.usable, self.expired)]
         chosen = np.select(masks, range(len(states)), default=len(states))
@@ -166,10 +166,10 @@ class ViewAtTime:
 def kaplan_meier(
     waits: NDArray[np.float64], arrived: NDArray[np.bool_], wait: float, confidence: float
 ) -> ArrivalProbability:
-    """``P(delay <= wait)`` from delays or, where none has ``arrived``, how long it was waited for.
+    """Estimate ``P(delay <= wait)`` from ``waits``: delays of ``arrived`` values, and waits so far.
 
-    The interval is Clopper and Pearson's for the number of trials without censoring that would
-    give Greenwood's variance (Dorey and Korn 1987): the exact binomial one if nothing is censored.
+    The interval is Clopper and Pearson's, for the number of uncensored trials that would give
+    Greenwood's variance (Dorey and Korn 1987). Without censoring it is the exact binomial interval.
     """
     check_open_unit("confidence", confidence)
     in_time = arrived & (waits <= wait)
@@ -177,7 +177,7 @@ def kaplan_meier(
     if num_known == 0:
         return ArrivalProbability(math.nan, 0.0, 1.0)
     times, arrivals = np.unique(waits[in_time], return_counts=True)
-    # One that is waited for has a longer delay than it has waited, and is at risk until then.
+    # The delay of a missing value is longer than its wait, so the trial is at risk until then.
     at_risk = len(waits) - np.searchsorted(np.sort(waits), times, side="left")
     late = float(np.prod(1 - arrivals / at_risk))
     num = float(num_known)

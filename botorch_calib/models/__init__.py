@@ -1,4 +1,4 @@
-"""Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data."""
+"""Models around BoTorch models, and residuals of Gaussian processes on their training data."""
 
 from botorch_calib.models.beyond import stand_ins
 from botorch_calib.models.calibrated import CalibratedModel

@@ -1,7 +1,7 @@
-"""Outcomes known only to be beyond a bound: what models and calibrators learn from these.
+"""Outcomes known only to be beyond a bound: how models and calibrators learn from them.
 
-A run that ran out of memory used more than 24 GB; nothing else is known. A tensor ``beyond`` is 1
-where an outcome is above the given number, -1 where it is below, and 0 where it equals the number.
+For example, a run that ran out of memory used more than 24 GB. An element of a tensor ``beyond`` is
+1 if the outcome is above the given number, -1 if it is below, and 0 if it equals the number.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 
 @torch.no_grad()
 def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
-    r"""Values for a model to learn from, where outcomes are known only to be beyond a bound.
+    r"""Training values for outcomes that are known only to be beyond a bound.
 
-    A stand-in lies beyond the bound by one standard deviation of the ``model``'s noise, measured
-    in the space of an outcome transform. If the model has no noise, it is the bound. ``observe``
-    needs no stand-ins; a refit does. Make them with the present model, and for the first fit with
-    a model that was fitted to the bounds.
+    A stand-in is beyond the bound by one standard deviation of the ``model``'s noise, in the space
+    of the targets. For a model without noise it is the bound. Use stand-ins to refit a model;
+    ``observe`` computes them itself. Make them with the current model, and for the first fit with a
+    model fitted to the bounds.
 
     Args:
         model: A fitted model of the outcome, calibrated or not.
         X: Points ``n x d``.
-        Y: Outcomes ``n x 1``, bounds among them.
-        beyond: ``n x 1``: 1 if the outcome is above ``Y``, -1 if it is below, 0 if it equals ``Y``;
-            booleans stand for 1 and 0.
+        Y: Outcomes or bounds ``n x 1``.
+        beyond: ``n x 1``: 1 if the outcome is above ``Y``, -1 if it is below, 0 if it equals ``Y``.
+            Booleans are read as 1 and 0.
 
     Returns:
         Outcomes ``n x 1``, with stand-ins in place of the bounds.
@@ -44,7 +44,7 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
 
     Example:
         >>> from botorch_calib.models import stand_ins
-        >>> above = Y > 1.0  # all that is known of these is that they are above 1
+        >>> above = Y > 1.0  # suppose that these outcomes are only known to be above 1
         >>> targets = stand_ins(gp, X, Y.clamp(max=1.0), above)  # 20 x 1
     """
     process = observed_process(model)
@@ -54,19 +54,19 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     if not is_bound.any():
         return Y
     with as_in_training(process):
-        stated = predict(process, points[is_bound].unsqueeze(-2), objective=False)
-    t = stated.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
-    if stated.target_noise is not None:
-        deviation = stated.target_noise.expand_as(stated.target_variance).sqrt()
-        deviation = deviation.mean(dim=MEMBER_DIM) if stated.members else deviation
+        prediction = predict(process, points[is_bound].unsqueeze(-2), objective=False)
+    t = prediction.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
+    if prediction.target_noise is not None:
+        deviation = prediction.target_noise.expand_as(prediction.target_variance).sqrt()
+        deviation = deviation.mean(dim=MEMBER_DIM) if prediction.members else deviation
         t = t + sides[is_bound].unsqueeze(-1) * deviation
     filled = Y.clone()
-    filled[is_bound.to(Y.device)] = stated.outcome_map.outcome(t).squeeze(-1).to(Y)
+    filled[is_bound.to(Y.device)] = prediction.outcome_map.outcome(t).squeeze(-1).to(Y)
     return filled
 
 
 def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
-    """``beyond`` as numbers like ``Y``, if it has the shape of ``Y`` and is right."""
+    """Validate ``beyond``; returns it in the dtype and on the device of ``Y``."""
     if check_tensor("beyond", beyond).shape != Y.shape:
         raise BotorchTensorDimensionError(
             f"`beyond` must have the shape {tuple(Y.shape)} of `Y`, got {tuple(beyond.shape)}."
@@ -74,23 +74,22 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
     sides = beyond.to(Y)
     if not ((sides == 0.0) | (sides.abs() == 1.0)).all():
         raise InputDataError(
-            "`beyond` must hold 1 where an outcome is above `Y`, -1 where it is below, else 0."
+            "`beyond` must be 1 for outcomes above `Y`, -1 for outcomes below, and 0 otherwise."
         )
     if (Y.isnan() & (sides != 0.0)).any():
-        raise InputDataError("`beyond` must be 0 where `Y` is NaN: give the bound in `Y`.")
+        raise InputDataError("`beyond` must be 0 if `Y` is NaN: give the bound in `Y`.")
     return sides
 
 
 def teach(
     calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
 ) -> None:
-    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in their order.
+    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in order.
 
-    A bound is replaced by a draw from the part beyond it of the distribution ``F`` that the
-    calibrator states at this point of the sequence: ``F(z)`` is uniform in ``[F(bound), 1]`` or
-    ``[0, F(bound)]``. So if ``F`` is right, all ``F(z)`` together are uniform, whatever came
-    before. ``X``, ``Y`` and the number of earlier updates determine the random numbers, so a replay
-    repeats them.
+    Let ``F`` be the calibrator's distribution at this point of the sequence. A bound is replaced by
+    a draw from ``F`` beyond the bound: ``F(z)`` is uniform in ``[F(bound), 1]`` or
+    ``[0, F(bound)]``. So if ``F`` is right, ``F(z)`` is uniform over outcomes and bounds, given all
+    earlier data. ``X``, ``Y`` and the number of updates seed the draws, so a replay repeats them.
     """
     first, z = 0, z.clone()
     for i, side in enumerate([] if sides is None else sides.flatten().tolist()):

@@ -20,33 +20,34 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 
 class CalibratedModel(Surrogate):
-    """A single-output Gaussian model whose stated coverage is kept true by a calibrator.
+    """A single-output model whose predictive distributions a calibrator corrects.
 
-    `from_history` makes it anew in each round, by replaying the training data of a fitted Gaussian
-    process; `observe` keeps one model up to date, as in the paper. BoTorch's analytic and Monte
-    Carlo acquisition functions, ``optimize_acqf`` and pending points take it as any model; several
-    outcomes go into a `CalibratedModelList`.
+    `from_history` makes a new model in each round, by replaying the training data of a fitted
+    Gaussian process; `observe` updates a model, as in the paper. The model works with BoTorch's
+    analytic and Monte Carlo acquisition functions, ``optimize_acqf`` and pending points. For
+    several outcomes see `CalibratedModelList`.
 
-    The calibrator keeps the coverage of statements about *observations* true, over all rounds
-    together and for any sequence of data. The coverage of the objective rests on the model's noise
-    variance: where that is too small, intervals of the objective stay too narrow at visited points,
-    and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
+    Over all rounds together, and for any sequence of data, the calibrated intervals of
+    *observations* have the stated coverage. The coverage of the objective depends on the model's
+    noise variance. If the noise variance is too small, intervals of the objective are too narrow at
+    visited points, and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
 
     Args:
-        model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
-            ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an increasing outcome transform; a
-            `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
-            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, whose
-            members' mixture is calibrated; or any model whose posterior has a cdf and its inverse.
-        calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
+        model: One of
+
+            * a fitted model with one output, a Gaussian likelihood and a Gaussian posterior, such
+              as ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output
+              task, with any input transform and no or an increasing outcome transform;
+            * a `CensoredDelayModel`; the calibrator learns from observed values only;
+            * an ensemble, such as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`; the
+              mixture of its members is calibrated;
+            * any model whose posterior has a cdf and a quantile function.
+        calibrator: The calibrator, shared, not copied. A calibrator that has learned nothing is
             moved to the model's device.
-        denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
-            observation.
+        denoise: Whether `posterior` is of the objective or, as in the OCBO paper, of observations.
         excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the model's.
-            The former keeps the model's own gain, for the search; the latter takes the model's
-            noise variance for true, for claims about the objective. With ``denoise=False`` it does
-            not matter.
+            ``"noise"`` preserves the model's gain, for the search. ``"objective"`` assumes that the
+            noise variance is true, for claims about the objective. Unused with ``denoise=False``.
 
     Raises:
         UnsupportedError: For models with several outputs, non-Gaussian likelihoods, outcome
@@ -80,27 +81,28 @@ class CalibratedModel(Surrogate):
         residuals: str = "prequential",
         excess: str = "noise",
     ) -> CalibratedModel:
-        """Calibrate a fitted Gaussian process by replaying its own training data.
+        """Calibrate a fitted Gaussian process by replaying its training data.
 
-        They must be stored in the order in which they were observed. Residuals are computed at the
-        present hyperparameters. These were fitted to the same data, so with a few dozen of them
-        residuals are somewhat smaller than those met at the time, and intervals too narrow. The
-        coverage bounds hold for the replayed predictions; for those that were made, use `observe`.
+        Training data must be in the order of observation. Residuals are computed at the current
+        hyperparameters, which were fitted to the same data. With a few dozen data, residuals are
+        therefore smaller than at the time of observation, and intervals too narrow. The coverage
+        bounds hold for the replayed predictions; for the original predictions use `observe`.
 
         Args:
-            model: A fitted exact Gaussian process, not a batch, an ensemble of such, or a
-                `CensoredDelayModel`, whose observed data are replayed. For a ``MultiTaskGP`` these
-                are the data of the output task.
-            calibrator: Copied, with what it has learned: ``calibrator.fresh()`` starts anew.
+            model: A fitted exact Gaussian process, not a batch, an ensemble of these, or a
+                `CensoredDelayModel`, whose observed data are replayed. Of a ``MultiTaskGP`` the
+                data of the output task are replayed.
+            calibrator: The calibrator, which is copied and continues to learn; pass
+                ``calibrator.fresh()`` to start from the beginning.
             num_initial: Number of initial observations (the design) to skip.
-            denoise: As in the class.
+            denoise: See the class.
             residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out, as a
                 calibration set for ``QuantileRecalibrator(method="exact")``.
-            excess: As in the class.
+            excess: See the class.
 
         Raises:
-            UnsupportedError: If ``model`` is no exact Gaussian process: use `observe`.
-            InputDataError: If there are no training data, or fewer than ``num_initial``.
+            UnsupportedError: If ``model`` is not an exact Gaussian process: use `observe`.
+            InputDataError: If the number of training data is 0 or less than ``num_initial``.
         """
         cls._check_model(model)
         check_calibrator(calibrator)
@@ -118,7 +120,7 @@ class CalibratedModel(Surrogate):
         if any(part.calibrator is not None for part in parts):
             raise UnsupportedError(
                 f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
-                "already: give the model inside it."
+                "already: pass the model inside it."
             )
 
     @classmethod
@@ -127,7 +129,7 @@ class CalibratedModel(Surrogate):
     ) -> dict[str, Any]:
         """Arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data.
 
-        ``calibrator`` is by default a `LocalizedConformal` at ``alpha = 0.2``.
+        The default ``calibrator`` is a `LocalizedConformal` at ``alpha = 0.2``.
         """
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),

@@ -1,8 +1,8 @@
-"""What prediction keeps of an exact process: its Cholesky factor, renewed when the process changes.
+"""A cache of the Cholesky factors of exact processes, which prediction uses.
 
-With ``K + noise = L L^T`` of the training data, `Factor` holds ``L`` and ``(K + noise)^-1 (y - m)``
-and gives the moments at other points. It is kept as long as data and hyperparameters stay the same,
-and what GPyTorch keeps of the model is kept in step with it.
+With ``K + noise = L L^T`` of the training data, `Factor` has ``L`` and ``(K + noise)^-1 (y - m)``,
+and computes moments at other points. It is valid until data or hyperparameters change. GPyTorch's
+caches of the model are renewed together with it.
 """
 
 from __future__ import annotations
@@ -44,39 +44,40 @@ from botorch_calib.models.outcome_transforms import outcome_transform_of
 from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
-# Above this size a parameter is compared by its address and version alone: see `_state_of`.
+# Larger parameters are compared by address and version only; see `_state_of`.
 _MAX_COMPARED = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """What prediction takes of a model's data and hyperparameters."""
+    """The Cholesky factor of a model's training data, and weights of the mean."""
 
-    # Where all models of a batch share the first two, these have batch dimensions of size 1.
-    inputs: Tensor  # model_batch_shape x n x d, as the kernel sees them
+    # If all models of a batch share inputs and factor, their batch dimensions have size 1.
+    inputs: Tensor  # model_batch_shape x n x d, transformed
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
-    # By the tensors of baselines ``r x d``: see `_of_baseline`.
+    # Cache of `_of_baseline`, by the tensor of the baseline
     _baselines: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def moments(
         self, model: Any, inputs: Tensor, joint: bool = False, baseline: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets.
+        """Mean and variance of the targets, ``... x b x 1``, at ``model_batch_shape x b x d``.
 
-        With ``joint`` the covariance, ``x b x b``, for any batch of points and a single model; that
-        with a ``baseline`` before it.
+        With ``joint``, for a single model and any batch of points, the second tensor is the
+        covariance, ``... x b x b``. With a ``baseline``, ``r x d``, it is ``... x b x (r + b)``;
+        the first columns are the covariance with the baseline.
         """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
-        # GPyTorch's setting `lazily_evaluate_kernels` is global: another thread may have it off.
+        # GPyTorch's setting `lazily_evaluate_kernels` is global: another thread may turn it off.
         if not isinstance(own, LazyEvaluatedKernelTensor):
             return None
         points = self.inputs
         if baseline is not None:
             others, explained_of_others = self._of_baseline(model, baseline)
             points = torch.cat([points, others], dim=-2)
-        if joint:  # the kernel among the points is evaluated with it
+        if joint:  # evaluate the kernel among the points as well
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
         kernel, prior_variance = _kernel_between(points, own)
         kernel = kernel.mT
@@ -96,20 +97,20 @@ class Factor:
         return prior.loc.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
 
     def _explained(self, cross: Tensor) -> Tensor:
-        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
+        # Solve from the right: with the kernel's row order, LAPACK would need two copies.
         return torch.linalg.solve_triangular(self.cholesky.mT, cross, upper=True, left=False)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _of_baseline(self, model: Any, baseline: Tensor) -> tuple[Tensor, Tensor]:
-        """Points as the kernel sees them, and what the data explain of them, ``r x n``."""
+        """The transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``, cached by tensor."""
         known, state = self._baselines.get(baseline), _state_of(baseline)
         if known is None or known[0] != state:
             inputs = model.transform_inputs(with_task_feature(model, baseline))
             own = model.forward(inputs).lazy_covariance_matrix
             kernel, _ = _kernel_between(self.inputs, own)
             explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
-            # A clone, as what is kept must not keep the baseline.
+            # A clone, since the cache must not hold a reference to the baseline.
             known = self._baselines[baseline] = state, own.x1.clone(), explained
         points: Tensor
         _, points, explained = known
@@ -119,10 +120,10 @@ class Factor:
 def _kernel_between(
     inputs: Tensor, own: LazyEvaluatedKernelTensor
 ) -> tuple[Tensor, Tensor | float | None]:
-    """The kernel of a lazy matrix between others' points and its own, and, if known, its diagonal.
+    """The kernel of ``own`` between ``inputs`` and its points; for radial kernels, its variance.
 
-    In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
-    at a point must not depend on its neighbours in a batch.
+    ``inputs`` come first: GPyTorch centres distances at the mean of the first points, and the
+    prediction at a point must not depend on other points of a batch.
     """
     radial = radial_between(inputs, own)
     if radial is not None:
@@ -134,33 +135,33 @@ def _kernel_between(
 
 
 class _Known(NamedTuple):
-    """A model's factor, None if it cannot be served, and what the factor depends on."""
+    """A model's factor, or None if not supported, and the state for which it is valid."""
 
     factor: Factor | None
     state: ModelState
-    strategy: Any  # what GPyTorch kept of the model then
+    strategy: Any  # the model's prediction strategy at that time
 
 
 _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def factor_of(model: Any) -> Factor | None:
-    """The factor of a model that may be served, from the cache while that is valid."""
+    """The factor of a model that `may_serve`, from the cache if valid."""
     if model.training:
-        model.eval()  # which puts transformed inputs in place
+        model.eval()  # transforms the training inputs
     state, known = ModelState(model), _KNOWN.get(model)
-    kept = model.prediction_strategy  # which GPyTorch drops in training mode, and when it loads
+    kept = model.prediction_strategy  # GPyTorch drops it in training mode and when it loads
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
-        if kept is None or not _is_of(kept, factor):
-            # BoTorch conditions a model, and predicts jointly, from what it finds here.
+        if kept is None or not _agrees(kept, factor):
+            # BoTorch uses the prediction strategy for conditioning and joint predictions.
             model.prediction_strategy = kept = strategy
         known = _KNOWN[model] = _Known(factor, state, kept)
     return known.factor
 
 
-def _is_of(strategy: Any, factor: Factor | None) -> bool:
-    """Whether what GPyTorch kept may be of the same data and hyperparameters."""
+def _agrees(strategy: Any, factor: Factor | None) -> bool:
+    """Whether a prediction strategy agrees with the factor, as far as its weights show."""
     if factor is None or type(strategy) is not DefaultPredictionStrategy:
         return True
     weights, kept = factor.weights.squeeze(-1), strategy.mean_cache
@@ -170,16 +171,16 @@ def _is_of(strategy: Any, factor: Factor | None) -> bool:
 
 
 def keep_in_step(model: Any) -> None:
-    """Renew what GPyTorch keeps of an exact process after an in-place change of hyperparameters."""
+    """Renew GPyTorch's caches of an exact process after an in-place change of hyperparameters."""
     if may_serve(model):
         with gpt_posterior_settings():
             factor_of(model)
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """A copy, for use at once, of a model without its outcome transform: it shares all else.
+    """A shallow, short-lived copy of a model without its outcome transform.
 
-    It is the model itself if that has none.
+    A model without an outcome transform is returned unchanged.
     """
     if outcome_transform_of(model) is None:
         return model
@@ -194,12 +195,12 @@ def in_space_of_targets(model: Any) -> Any:
 
 
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
-    """Take over a model's factor, which was made by adding rows to that of another model."""
+    """Cache a model's factor that was computed by adding rows to another model's factor."""
     if may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
         is_lazy = isinstance(covariance, LazyEvaluatedKernelTensor)
-        if is_lazy and _tells_its_diagonal(model, covariance):
+        if is_lazy and _supports_diagonal(model, covariance):
             factor = Factor(covariance.x1, cholesky, weights)
             _KNOWN[model] = _Known(factor, ModelState(model), model.prediction_strategy)
 
@@ -209,7 +210,7 @@ _POSTERIORS = (
     BatchedMultiOutputGPyTorchModel.posterior,
     MultiTaskGPyTorchModel.posterior,
 )
-# These ask those above for the posteriors of their members, a batch.
+# These call the methods above for the posteriors of their members, as a batch.
 _POSTERIORS_OF_ENSEMBLES = (
     AbstractFullyBayesianSingleTaskGP.posterior,
     EnsembleMapSaasSingleTaskGP.posterior,
@@ -218,7 +219,7 @@ _POSTERIORS_OF_ENSEMBLES = (
 
 
 def may_serve(model: Any, members: bool = False) -> bool:
-    """Whether ``model.posterior`` is that of an exact process, defined by ``model.forward``."""
+    """Whether ``model.posterior`` is an exact process's posterior, defined by ``model.forward``."""
     kind: Any = type(model)
     served = _POSTERIORS_OF_ENSEMBLES if members else _POSTERIORS
     return bool(
@@ -241,21 +242,21 @@ def may_serve(model: Any, members: bool = False) -> bool:
 
 
 class ModelState:
-    """Data and hyperparameters of a process at one time, to compare with those of another.
+    """A process's data and hyperparameters at one time, for comparison with a later time.
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
-    through ``.data``, which leaves no trace but their values: these are compared, except on a GPU,
-    where that would wait for the device at every evaluation. There, as in GPyTorch itself, such a
-    change is felt after ``model.train()``.
+    through ``.data``, which changes only their values. So values are compared as well, except on a
+    GPU, as that would wait for the device at each evaluation. On a GPU, as in GPyTorch itself, such
+    a change needs ``model.train()`` to take effect.
     """
 
     def __init__(self, model: Any) -> None:
-        # While these tensors are kept, no new tensor can have the identity of one of them.
+        # The references prevent new tensors from having the same identity.
         self._tensors: list[Tensor] = [*model.parameters()]
         if isinstance(model, ExactGP):
             self._tensors += [model.train_inputs[0], model.train_targets]
             noise = getattr(model.likelihood, "noise_covar", None)
-            if isinstance(noise, FixedGaussianNoise):  # which is no parameter
+            if isinstance(noise, FixedGaussianNoise):  # its noise is not a parameter
                 self._tensors.append(noise.noise)
         self._state = [_state_of(values) for values in self._tensors]
 
@@ -269,10 +270,10 @@ def _state_of(values: Tensor) -> Any:
     return id(values), values.data_ptr(), 0 if values.is_inference() else values._version
 
 
-@torch.inference_mode(False)  # else no graph could use what is kept
+@torch.inference_mode(False)  # otherwise no graph could use the cached tensors
 @torch.no_grad()
 def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | None]:
-    """The factor, and what GPyTorch keeps; None where the prior is not one of a single kernel."""
+    """The factor and GPyTorch's prediction strategy; None if not supported."""
     inputs, targets, likelihood = list(model.train_inputs), model.train_targets, model.likelihood
     prior = model.forward(*inputs)
     covariance = prior.lazy_covariance_matrix
@@ -282,14 +283,14 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
         return None, None
     strategy = covariance.kernel.prediction_strategy(inputs, prior, targets, likelihood)
     is_usual = type(strategy) in (DefaultPredictionStrategy, LinearPredictionStrategy)
-    if not (is_usual and _tells_its_diagonal(model, covariance)):
+    if not (is_usual and _supports_diagonal(model, covariance)):
         return None, strategy
     noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
     points = covariance.x1.clone() if covariance.x1.is_inference() else covariance.x1
     if noisy.dim() > 2 and points.dim() == noisy.dim():
         first = (slice(1),) * (noisy.dim() - 2)
         if all(bool((each == each[first]).all()) for each in (points, noisy)):
-            # Fantasies differ in their targets alone.
+            # Fantasies differ only in their targets.
             points, noisy = points[first], noisy[first]
     cholesky = psd_safe_cholesky(noisy)
     weights = solved(cholesky, (targets - prior.loc).unsqueeze(-1))
@@ -301,10 +302,10 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
     return Factor(points, cholesky, weights), strategy
 
 
-def _tells_its_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
-    """Whether the kernel returns only the diagonal when GPyTorch asks for it; some do not."""
+def _supports_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
+    """Whether the kernel supports ``diag=True``; some kernels return the whole matrix."""
     points = model.train_inputs[0][..., :2, :]
-    # As `moments` gives them: products of kernels want the batch dimensions of members.
+    # As in `moments`, since products of kernels need the batch dimensions of members.
     points = points.expand(*covariance.shape[:-2], *points.shape[-2:])
     own = model.forward(points).lazy_covariance_matrix
     try:

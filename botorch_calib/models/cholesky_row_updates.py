@@ -1,4 +1,4 @@
-"""`RowUpdate`: an exact Gaussian process is conditioned by adding rows to its Cholesky factor."""
+"""`RowUpdate`: conditions an exact Gaussian process by adding rows to its Cholesky factor."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torch import Tensor
 
 
 class RowUpdate:
-    """Stands in for a model's prediction strategy while GPyTorch asks for an updated one.
+    """Replaces a model's prediction strategy while GPyTorch conditions the model.
 
     With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with ``V =
-    L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's own update
-    computes with explicit inverses, which costs digits and ``O(n^3)``: a proposal beside 1000
-    failed trials takes 6.6 times as long with it.
+    L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's update uses
+    explicit inverses, which takes ``O(n^3)`` and loses digits: with 1000 failed trials, a proposal
+    takes 6.6 times as long.
     """
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
         self._strategy = strategy
-        # The extended factor n x n and (K + noise)^{-1} (y - m), n x 1, unless GPyTorch updated.
+        # The extended factor n x n and (K + noise)^{-1} (y - m), n x 1; None if GPyTorch updates
         self.factor: tuple[Tensor, Tensor] | None = None
         self.train_prior_dist = strategy.train_prior_dist
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """None where GPyTorch's update stays: with gradients, and for other strategies."""
+        """The update for a model; None with gradients and for other strategies than the default."""
         strategy = getattr(model, "prediction_strategy", None)
-        # The exact type: other strategies (interpolated, sparse) hold other caches than a factor.
+        # The exact type, as subclasses (interpolated, sparse) have other caches than a factor.
         is_usual = type(strategy) is DefaultPredictionStrategy and not torch.is_grad_enabled()
         return cls(strategy) if is_usual else None
 
@@ -46,9 +46,9 @@ class RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """The strategy with further data, with the arguments of GPyTorch's method."""
+        """The strategy with additional data; takes the arguments of GPyTorch's method."""
         old = self._strategy
-        # The factor of K + noise that prediction has computed already, or computes here.
+        # The factor of K + noise, from the cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root
         if (
             full_targets.dim() != 1
@@ -59,7 +59,7 @@ class RowUpdate:
             return old.get_fantasy_strategy(
                 inputs, targets, full_inputs, full_targets, full_output, **kwargs
             )
-        # The prior of all points: its last rows are the new points', the first n the old ones'.
+        # The first n rows of the prior are for the old points, the last rows for the new points.
         n = old.num_train
         covariance = full_output.lazy_covariance_matrix
         prior = MultivariateNormal(full_output.mean[n:], covariance[n:, n:])
@@ -84,20 +84,20 @@ class RowUpdate:
 def solved(cholesky: Tensor, column: Tensor) -> Tensor:
     """``(L L^T)^-1`` times a column, ``... x n x 1``, for a lower factor ``L``.
 
-    By two solves: `torch.cholesky_solve` takes forty times as long for one column at ``n = 2000``.
+    `torch.cholesky_solve` takes forty times as long for one column at ``n = 2000``.
     """
     half = torch.linalg.solve_triangular(cholesky, column, upper=False)
     return torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
 
 
 def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
-    """A lower factor ``n x n`` with ``k`` more rows and columns.
+    """A lower factor ``n x n`` extended by ``k`` rows and columns.
 
-    ``cross``, ``k x n``, is the covariance of new points with old ones, and ``block``, ``k x k``,
-    that of the new ones, with noise.
+    ``cross``, ``k x n``, is the covariance of new and old points, and ``block``, ``k x k``, the
+    covariance of new points, with noise.
     """
-    # D - V^T V is the posterior covariance of the new points: jitter is added where rounding left
-    # it indefinite, as with repeated points.
+    # D - V^T V is the posterior covariance of the new points. Jitter is added if it is indefinite
+    # by rounding, as for repeated points.
     V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
     n, size = len(L), len(L) + len(block)
     root = L.new_zeros(size, size)

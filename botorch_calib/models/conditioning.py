@@ -1,4 +1,4 @@
-"""Models conditioned on observations: the noise that takes, and errors that help where it fails."""
+"""Condition models on noisy observations, and explain failures."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from botorch_calib.models.wrapper import WrapperModel
 
 
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    """``model.condition_on_observations``, which leaves ``model`` as it was where it fails.
+    """``model.condition_on_observations``; ``model`` does not change, even after an error.
 
-    Exact Gaussian processes gain rows of their Cholesky factor. Predictions, variances included,
-    are differentiable in ``X`` and ``Y`` where these require it: by default GPyTorch detaches what
-    they are made of. ``X`` is transformed as training inputs are, and ``noise``, if given, is the
-    variance of ``Y`` in the space of the targets, a learned part included.
+    Exact Gaussian processes gain rows of their Cholesky factor. If ``X`` or ``Y`` require
+    gradients, predictions including variances are differentiable in them; GPyTorch's default is to
+    detach its caches. ``X`` is transformed like training inputs. ``noise``, if given, is the whole
+    variance of ``Y`` in the space of the targets, including a learned part.
     """
-    if isinstance(model, WrapperModel):  # which comes back here with the model inside
+    if isinstance(model, WrapperModel):  # calls this function with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
     check_takes(model, X, Y)
     try:
         with as_in_training(model):
             return _conditioned(model, X, Y, **kwargs)
     except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-        # GPyTorch speaks of sizes inside, and of methods that a model lacks.
+        # GPyTorch's errors mention internal sizes, or missing methods of a model.
         check_fits(model, X)
         reason = str(error).partition(". ")[0].rstrip(".")
         raise UnsupportedError(
             f"{type(model).__name__} cannot be conditioned on observations ({reason}). Use an "
-            "exact GP such as SingleTaskGP, or, to calibrate only, call `observe` with "
-            "`condition=False` and refit; and give pending points to a Monte Carlo acquisition "
+            "exact GP such as SingleTaskGP. Or, to calibrate only, call `observe` with "
+            "`condition=False` and refit; and pass pending points to a Monte Carlo acquisition "
             "function."
         ) from error
 
@@ -63,7 +63,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     likelihood = likelihood_of(model)
     if isinstance(likelihood, SparseOutlierGaussianLikelihood):
-        # It would forget the others' variances, too, when a factor is next computed.
+        # It would lose the learned variances when the next factor is computed.
         raise NotImplementedError("its likelihood has learned a noise variance of each observation")
     if isinstance(getattr(likelihood, "noise_covar", None), HeteroskedasticNoise):
         return _with_data_added(model, X, Y)
@@ -82,8 +82,8 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if learned is not None:
         # For new data GPyTorch adds `noise` twice, as the given part and as the learned part.
         kwargs["noise"] = noise / 2
-    # GPyTorch takes the data and the likelihood off a model while it copies it: off a twin here,
-    # so that a copy that fails leaves the model as it was.
+    # GPyTorch removes data and likelihood from a model while it copies the model. Here they are
+    # removed from a twin, so that an error does not damage the model.
     twin = copy(model)
     twin._modules = dict(model._modules)
     update = RowUpdate.of(model)
@@ -93,8 +93,8 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         conditioned: Any = twin.condition_on_observations(X, Y, **kwargs)
         strategy: Any = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
-            # Here the means' weights keep their graph. GPyTorch updates them under a name by
-            # which it does not find them again: the first prediction would detach them.
+            # Compute the weights of the mean here, with their graph. GPyTorch caches them under
+            # another name than it reads, so the first prediction would compute them detached.
             _ = strategy.mean_cache
     if learned is not None:
         rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
@@ -102,15 +102,15 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         if keeps_graph:
             strategy.likelihood = conditioned.likelihood
         else:
-            conditioned.prediction_strategy = None  # which was made with half of the noise
+            conditioned.prediction_strategy = None  # it has half of the noise
     if update is not None and update.factor is not None:
         remember_factor(conditioned, *update.factor)
     return conditioned
 
 
 def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
-    """A copy with more data of a model whose noise another model predicts at any point."""
-    model.eval()  # its inputs are transformed ones then
+    """A copy with more data, for a model whose noise another model predicts."""
+    model.eval()  # so that its training inputs are transformed
     twin = copy(model)
     twin._modules = dict(model._modules)
     inputs = torch.cat([*model.train_inputs, model.transform_inputs(X)], dim=-2)
@@ -124,10 +124,10 @@ def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
 
 
 def _drop_graph_of_parameters(model: Any) -> None:
-    """Detach the factor that a model keeps, unless it depends on more than hyperparameters."""
-    # The first backward pass frees its graph, and the factor stays: there could be no second one.
+    """Detach a model's cached factor, unless it depends on more than hyperparameters."""
+    # The first backward pass would free the graph of the cached factor, and a second would fail.
     strategy: Any = getattr(model, "prediction_strategy", None)
-    # The exact type: other strategies hold other caches than a factor.
+    # The exact type, as subclasses have other caches than a factor.
     if type(strategy) is not DefaultPredictionStrategy or propagate_grads.on():
         return
     if any(values.requires_grad for values in (*model.train_inputs, model.train_targets)):
@@ -142,15 +142,15 @@ def _drop_graph_of_parameters(model: Any) -> None:
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
     """The ``noise`` a fixed-noise model needs to be conditioned, in the space of the targets.
 
-    The variance that the model learns is added to ``Yvar``. Where that is NaN, not known, the mean
-    of the model's noise takes its place; a `PartlyKnownNoiseLikelihood` keeps it unknown.
+    The variance that the model learns is added to ``Yvar``. NaN is replaced by the mean of the
+    model's noise, except for a `PartlyKnownNoiseLikelihood`, which accepts NaN.
     """
     likelihood = likelihood_of(model)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return {}
     if Yvar is None:
         Yvar = torch.full_like(Y, torch.nan)
-    model.eval()  # in training mode `Standardize` would learn mean and scale anew from these
+    model.eval()  # in training mode `Standardize` would learn mean and scale from ``Y``
     if hasattr(model, "outcome_transform"):
         strata = inputs_of_transform(model, with_task_feature(model, X))
         Yvar = model.outcome_transform(Y, Yvar, **strata)[1]
@@ -163,7 +163,7 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
 def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """The model conditioned on observations ``n x d`` and ``n x 1``, with their `given_noise`.
 
-    In an ensemble each member is, on its own values if ``Y`` is ``num_members x n x 1``.
+    For an ensemble, ``Y`` may have different values for each member, ``num_members x n x 1``.
     """
     process = observed_process(model)
     if learns_in_context(process):
@@ -179,17 +179,17 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 @torch.no_grad()
 def hallucinated(model: Any, X: Tensor) -> Model:
-    """The model conditioned on its own means at points ``n x d``."""
+    """The model conditioned on its posterior means at points ``n x d``."""
     return with_observations(model, X, model.posterior(X).mean)
 
 
 def learns_in_context(model: Any) -> bool:
-    """Whether a model is one of botorch_community's that read their data in each prediction."""
+    """Whether a model reads its data in each prediction, like botorch_community's PFN models."""
     return all(hasattr(model, name) for name in ("pfn", "train_X", "train_Y"))
 
 
 def with_context(model: Any, X: Tensor, Y: Tensor) -> Any:
-    """A model that learns in context, with other data; its network shared."""
+    """A copy of a model that learns in context, with other data and the same network."""
     other = copy(model)
     other.train_X, other.train_Y, other.train_Yvar = X, Y, torch.zeros_like(Y)
     other.transformed_X = model.transform_inputs(X)

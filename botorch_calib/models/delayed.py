@@ -1,4 +1,4 @@
-"""`CensoredDelayModel`: a Gaussian process that takes account of pending queries."""
+"""`CensoredDelayModel`: a Gaussian process with imputed values at pending queries."""
 
 from __future__ import annotations
 
@@ -42,39 +42,38 @@ Fit = Callable[[Tensor, Tensor], Model]
 class CensoredDelayModel(Surrogate):
     """A fitted model of the observed data, conditioned on imputed values at pending points.
 
-    With ``imputation="censor"`` the posterior is that of [Verma2022]_, eq. 1,
+    With ``imputation="censor"`` the posterior is the posterior of [Verma2022]_, eq. 1,
 
         mu(x) = k(x)^T (K + noise)^{-1} y~,  cov(x, x') = k(x, x') - k(x)^T (K + noise)^{-1} k(x'),
 
-    where ``K`` is the covariance matrix of all queries, and ``y~`` holds their values or, where
-    these are missing, ``censor_value``. This lowers the mean around pending points, and the search
-    looks elsewhere. (The paper's prior mean is zero; here it is the model's.) With
-    ``"hallucinate"`` the posterior mean replaces a missing value, which shrinks the variance and
+    where ``K`` is the covariance matrix of all queries. ``y~`` has the values of the queries, and
+    ``censor_value`` in place of missing values. Censoring lowers the mean around pending points, so
+    the search avoids them. (The paper's prior mean is zero; here it is the model's.) With
+    ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the variance and
     leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are ignored.
 
-    **Values that never arrive.** Queries whose wait is over (the ledger's ``max_wait``) stay
-    censored. Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the
-    ``censor_value`` ``c`` and the probability ``rho`` that a value arrives in time ([Verma2022]_,
-    Theorem 1): see `rescaling`. Hallucination leaves such queries out.
+    **Values that never arrive.** Expired queries (after the ledger's ``max_wait``) remain censored.
+    Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the ``censor_value`` ``c``
+    and the probability ``rho`` that a value arrives in time ([Verma2022]_, Theorem 1): see
+    `rescaling`. Hallucination leaves expired queries out.
 
     Hyperparameters and transforms come from ``model``, which is never modified, except that
-    `observe` updates the calibrator of a `CalibratedModel` inside. Calibration composes in either
-    order, with equal posteriors, and uses observed data only.
+    `observe` updates the calibrator of a `CalibratedModel`. The two classes combine in either
+    order, with equal posteriors, and calibrators learn from observed data only.
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
-            likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble of such, as
+            likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble, such as
             ``SaasFullyBayesianSingleTaskGP``; or a `CalibratedModel` of either.
-        X_pending: Points whose values are missing, ``n x d``, before any input transform.
+        X_pending: Points without a value yet, ``n x d``, before any input transform.
         censor_value: The least value that the objective can take (for minimization, the greatest),
             in units of the outcome. Needed to censor pending points.
-        imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
+        imputation: Replacement of missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
 
     Raises:
-        UnsupportedError: For other models, a `CensoredDelayModel` inside another one, and
-            hallucination under a nonlinear outcome transform.
-        InputDataError: If ``censor_value`` is missing where it is needed, or not finite once
-            transformed.
+        UnsupportedError: For other models, for a `CensoredDelayModel` as ``model``, and for
+            hallucination with a nonlinear outcome transform.
+        InputDataError: If ``censor_value`` is missing, or not finite after the outcome transform.
 
     Example:
         >>> X_pending = torch.rand(3, 2, dtype=torch.double)
@@ -118,26 +117,25 @@ class CensoredDelayModel(Surrogate):
         hyperparameters: str = "observed",
         now: float | None = None,
     ) -> CensoredDelayModel:
-        """Fit a model to the values in a ledger, and impute the missing ones.
+        """Fit a model to the values in a ledger, and impute missing values.
 
-        Censoring applies to all queries without a usable value, pending and expired
-        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``).
+        Censoring applies to pending and expired queries (``ledger.incomplete``), and hallucination
+        to pending queries (``ledger.pending``).
 
         Args:
-            ledger: Its ``censor_value`` is used.
+            ledger: The ledger, whose ``censor_value`` is used.
             fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double precision,
                 on the CPU).
-            imputation: As in the class.
-            hyperparameters: Whether ``fit`` is called on ``"observed"`` values or, as in the paper,
-                on ``"censored"`` ones, ``ledger.training_data``. Censored rows then become pending
-                points, which can be resolved and never enter a calibrator.
-            now: Time as of which the ledger is read (default: the current time).
+            imputation: See the class.
+            hyperparameters: ``"observed"`` to call ``fit`` on the observed values or, as in the
+                paper, ``"censored"`` to call it on ``ledger.training_data``. Censored rows then
+                become pending points, which can be resolved and never enter a calibrator.
+            now: Time at which the ledger is read (default: the current time).
 
         Raises:
-            InputDataError: If fewer than two values have arrived, or ``fit`` trains its model on
-                other inputs.
-            UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` returns anything but an
-                exact Gaussian process; to calibrate, wrap the result instead.
+            InputDataError: If fewer than two values have arrived, or ``fit`` uses other inputs.
+            UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` does not return an exact
+                Gaussian process. To calibrate, wrap the result instead.
         """
         ledger = ledger.snapshot()  # consistent even if other processes write to the ledger
         now = ledger.now() if now is None else now
@@ -146,26 +144,26 @@ class CensoredDelayModel(Surrogate):
         return cls(model, pending, ledger.censor_value, imputation)
 
     def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
-        """A ``posterior_transform`` that undoes what censoring values that never arrive does.
+        """A ``posterior_transform`` that removes the bias of censoring values that never arrive.
 
         By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with ``nu`` of
         `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
         rho``: the transform divides the distance of the mean from ``c``, and the standard
-        deviation, by ``rho``. Upper confidence bounds and Thompson sampling choose the same query
-        with it as without; predictions and expected improvement differ.
+        deviation, by ``rho``. It does not change the queries of upper confidence bounds and
+        Thompson sampling, but predictions and expected improvement.
 
-        The theorem's prior mean is ``c``. Where data are scarce, the mean returns to the prior mean
-        ``m`` of the model, and rescaled to ``c + (m - c) / rho``: let ``m`` be fitted to censored
-        values as well (``hyperparameters="censored"``), or be ``c``.
+        The theorem's prior mean is ``c``. Far from data, the mean returns to the model's prior mean
+        ``m``, and the rescaled mean to ``c + (m - c) / rho``. Therefore fit ``m`` to censored
+        values, too (``hyperparameters="censored"``), or let it be ``c``.
 
         Args:
-            arrival_probability: ``rho``, in (0, 1], such as ``FeedbackLedger.arrival_probability``
-                estimates it.
+            arrival_probability: ``rho``, in (0, 1], such as the estimate by
+                ``FeedbackLedger.arrival_probability``.
 
         Raises:
-            UnsupportedError: If the model does not censor, or its outcome transform is not affine:
-                the mean shrinks in the space of the targets.
-            InputDataError: If ``arrival_probability`` is no probability above 0.
+            UnsupportedError: If the model does not censor, or its outcome transform is not affine,
+                as the mean shrinks in the space of the targets.
+            InputDataError: If ``arrival_probability`` is not in (0, 1].
 
         Example:
             >>> model = CensoredDelayModel(gp, X[:3] / 2, censor_value=-2.0)
@@ -173,7 +171,7 @@ class CensoredDelayModel(Surrogate):
         """
         if self.imputation != "censor" or self.censor_value is None:
             raise UnsupportedError(
-                "Only a model with imputation='censor' and a `censor_value` is to be rescaled."
+                "Only a model with imputation='censor' and a `censor_value` can be rescaled."
             )
         gp = self.model
         if not has_affine_outcomes(gp):
@@ -189,10 +187,10 @@ class CensoredDelayModel(Surrogate):
         return ScalarizedPosteriorTransform(weight, self.censor_value * (1.0 - 1.0 / rho))
 
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
-        """The model after values of pending points have arrived, which then count as observed.
+        """The model after values of pending points have arrived.
 
-        It takes the arguments of `with_observations`, but ``X`` holds rows of ``X_pending``,
-        exactly as they were given; other rows are an ``InputDataError``.
+        Takes the arguments of `with_observations`, but the rows of ``X`` must equal rows of
+        ``X_pending`` exactly; other rows raise ``InputDataError``.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
@@ -233,7 +231,7 @@ class CensoredDelayModel(Surrogate):
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
     """Queries ``n x d`` of a ledger whose values are imputed.
 
-    The paper censors expired queries as well; hallucination is for values that will still arrive.
+    Expired queries are censored, as in the paper, but not hallucinated.
     """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 
@@ -244,7 +242,7 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
     X, Y = ledger.to_observations(now)
     if len(Y) < 2:
         raise InputDataError(
-            f"`ledger` holds {len(Y)} observed values, and fitting a model needs at least 2: until "
+            f"`ledger` has {len(Y)} observed values, and fitting a model needs at least 2: until "
             "then, choose queries by a space-filling design."
         )
     is_censored = hyperparameters == "censored"
@@ -263,7 +261,7 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
 
 
 def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """A copy of a model trained on ``X`` that keeps some rows, and the transforms fitted to all."""
+    """A copy of a model trained on ``X`` with only some rows, and transforms fitted to all rows."""
     if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
         raise UnsupportedError(
             "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "
@@ -271,10 +269,10 @@ def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
             "calibrator must not see censored values."
         )
     twin: Any = deepcopy(model)
-    twin.train()  # in training mode BoTorch's models hold their raw inputs
+    twin.train()  # in training mode `train_inputs` are the raw inputs
     (inputs,) = twin.train_inputs
     if inputs.shape != X.shape or not torch.equal(inputs, X.to(inputs)):
-        raise InputDataError("`fit` must train its model on the inputs it is given, in order.")
+        raise InputDataError("`fit` must train its model on the given inputs, in their order.")
     twin.set_train_data(inputs[rows], twin.train_targets[rows], strict=False)
     if isinstance(twin.likelihood, FixedNoiseGaussianLikelihood):
         twin.likelihood.noise_covar.noise = twin.likelihood.noise_covar.noise[..., rows]

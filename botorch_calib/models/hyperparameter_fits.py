@@ -1,10 +1,9 @@
-"""`fit_in_logarithms`: fits by marginal likelihood in fewer steps, from several starts at once.
+"""`fit_in_logarithms`: fits by marginal likelihood in fewer steps, from several starts together.
 
-Noise and lengthscales of BoTorch's models have no transform, so its search creeps: it takes some 45
-evaluations where logarithms take 15. Where there are few data, the likelihood often has two maxima,
-one that takes everything for signal and one that knows of noise, and a single start ends in either.
-Starts are a batch of models, as the time of a likelihood of few data is that of the calls, not of
-the arithmetic: two starts take as long as one.
+Noise and lengthscales of BoTorch's models have no transform, so BoTorch's search is slow: it takes
+about 45 evaluations, and a search over logarithms 15. With few data, the likelihood often has two
+maxima, with and without noise, and a search from a single start may end in the wrong one. Starts
+are a batch of models; with few data, two starts take as long as one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 Array = NDArray[np.float64]
 
-# Stands for a loss where there is none: a line search comes back from it, as it would not from NaN.
+# Replaces a loss of NaN: line searches recover from a large loss, but not from NaN.
 NONE = 1e10
 
 
@@ -40,18 +39,18 @@ def fit_in_logarithms(
 ) -> OptimizationResult:
     """Maximise a marginal likelihood in logarithms of parameters with positive bounds.
 
-    It is an ``optimizer`` of ``fit_gpytorch_mll``. The models of a batch are starts, each of which
-    is searched from on its own, by BoTorch's L-BFGS-B: at the end all of them are the best one.
+    It is an ``optimizer`` of ``fit_gpytorch_mll``. The models of a batch are starting points of
+    separate searches by BoTorch's L-BFGS-B. At the end all models have the best hyperparameters.
 
     Args:
         mll: The likelihood of an exact Gaussian process, of standardised outcomes, whose batch
             shape is the number of starts, or empty.
-        closure: None: it would tell the sum of the losses alone.
+        closure: None, as a closure would return only the sum of the losses.
         options: Arguments of ``fmin_l_bfgs_b_batched``, such as ``ftol``.
-        timeout_sec: Seconds after which all searches stop where they are.
+        timeout_sec: Seconds after which all searches stop.
 
     Warns:
-        OptimizationWarning: If the time ran out, or all searches gave up.
+        OptimizationWarning: If the time ran out, or all searches failed.
 
     Raises:
         NotPSDError: If the likelihood fails at all starts. `fit_gpytorch_mll` then draws others.
@@ -67,7 +66,7 @@ def fit_in_logarithms(
     ends[positive], state[:, positive] = np.log(ends[positive]), np.log(state[:, positive])
 
     def in_logarithms(x: Array, batch_indices: list[int]) -> tuple[Array, Array]:
-        with np.errstate(over="ignore"):  # the line search comes back from infinity
+        with np.errstate(over="ignore"):  # the line search recovers from infinity
             rows = np.exp(x, out=x.copy(), where=positive)
         values, gradients = _losses_at(losses, rows, batch_indices)
         return values, np.multiply(gradients, rows, out=gradients, where=positive)
@@ -78,10 +77,10 @@ def fit_in_logarithms(
         if timeout_sec is not None and time.monotonic() - begun > timeout_sec:
             raise StopIteration
 
-    # Single precision cannot tell losses apart that differ by less than L-BFGS-B's own tolerance.
+    # In single precision, rounding errors of losses exceed L-BFGS-B's default tolerance.
     accuracy = max((torch.finfo(value.dtype).eps for value in parameters.values()), default=0.0)
     options = {"ftol": max(2.2e-9, 16.0 * accuracy), **(options or {})}
-    # Otherwise SciPy and torch compete for cores, as BoTorch says.
+    # Otherwise SciPy and torch compete for cores (see BoTorch).
     with threadpool_limits(limits=1, user_api="blas"):
         x, values, results = fmin_l_bfgs_b_batched(
             in_logarithms,
@@ -95,7 +94,7 @@ def fit_in_logarithms(
     halted = np.array([each.status == 2 for each in results])
     is_late = np.array([each.message.startswith("STOP") for each in results]) & halted
     if (gave_up := halted & ~is_late).any():
-        # L-BFGS-B then returns to the last iterate, and leaves the value of another point.
+        # Then L-BFGS-B returns the last iterate with the value of a different point.
         values[gave_up], _ = in_logarithms(x[gave_up], [*np.flatnonzero(gave_up)])
     best, runtime = values.argmin(), time.monotonic() - begun
     result = results[best]
@@ -105,10 +104,10 @@ def fit_in_logarithms(
     losses.state = x
     status = OptimizationStatus.SUCCESS if result.success else OptimizationStatus.STOPPED
     if is_late.any():
-        # With these words `fit_gpytorch_mll` hands the warning on, and keeps the fit.
+        # `fit_gpytorch_mll` recognises this text, issues the warning, and accepts the fit.
         warning = f"Optimization timed out after {runtime:.3g} seconds."
         warnings.warn(warning, OptimizationWarning, stacklevel=2)
-    elif (gave_up | (values >= NONE)).all():  # else it is no worse than a maximum
+    elif (gave_up | (values >= NONE)).all():  # otherwise the best value is at least a maximum
         status = OptimizationStatus.FAILURE
         warnings.warn(f"The fit failed: {result.message}.", OptimizationWarning, stacklevel=2)
     return OptimizationResult(result.nit, float(values[best]), status, runtime, result.message)
@@ -117,7 +116,7 @@ def fit_in_logarithms(
 def _losses_at(
     losses: BatchedNDarrayOptimizationClosure, rows: Array, starts: list[int]
 ) -> tuple[Array, Array]:
-    """Losses and gradients of some starts at a row of parameters each; `NONE` where that fails."""
+    """Losses and gradients of some starts, each at a row of parameters; `NONE` after failures."""
     everywhere = np.repeat(rows[:1], losses.batch_size, axis=0)
     everywhere[starts] = rows
     try:
@@ -126,7 +125,7 @@ def _losses_at(
         values, gradients = np.full(len(rows), np.nan), np.zeros_like(rows)
     failed = np.isnan(values)
     if len(rows) > 1 and failed.any():
-        # One that fails takes the others with it.
+        # The failure of one start makes the whole batch fail, so evaluate them one by one.
         alone = [_losses_at(losses, rows[[i]], [start]) for i, start in enumerate(starts)]
         values, gradients = (np.concatenate(each) for each in zip(*alone, strict=True))
     elif failed.any():

@@ -1,4 +1,4 @@
-"""The data of a model, to recognise observations that are given a second time."""
+"""A model's data, to recognise observations that are passed a second time."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import raw_train_inputs
 
-#: Relative error of a number with six digits, and the share of the data's range beyond which a
-#: difference is no rounding, however large the numbers are.
+#: Relative error of a number rounded to six digits; and the fraction of the data's range above
+#: which a difference is not a rounding error, even of large numbers.
 SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
 
 
 class KnownData:
-    """Observations ``n x d`` and ``n x 1``, of which each is found once."""
+    """Observations ``n x d`` and ``n x 1``; each can be taken once."""
 
     def __init__(self, X: Tensor, Y: Tensor) -> None:
         self.values: dict[tuple[float, ...], list[float]] = defaultdict(list)
         for point, y in zip(X.tolist(), Y.flatten().tolist(), strict=True):
             self.values[tuple(point)].append(y)
-        # Outcomes of a model have been transformed and back.
+        # A model's outcomes have rounding errors of the outcome transform and its inverse.
         self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
         self._range = float(Y.max() - Y.min()) if len(Y) else 0.0
 
     def rounding_of(self, y: float) -> float:
-        """The largest difference from ``y`` of a value that was written with six digits."""
+        """The largest difference between ``y`` and its value rounded to six digits."""
         return max(self.rounding, min(SIX_DIGITS * abs(y), MOST_OF_RANGE * self._range))
 
     def take(
         self, point: Sequence[float], y: float | None, rounded: bool = False, side: int = 0
     ) -> bool:
-        """Remove the last observation of a point with the value ``y``; say whether there was one.
+        """Remove the last observation of a point with the value ``y``; returns whether it exists.
 
-        With ``y=None`` any value will do, and with ``rounded`` point and value that are equal to
-        six digits. Of an outcome known to be on a ``side`` of ``y``, 1 above or -1 below, any value
-        there is a stand-in.
+        With ``y=None`` any value matches, and with ``rounded`` point and value need to agree to six
+        digits only. If ``y`` is a bound, any value on the ``side`` of the outcome, 1 above or -1
+        below, matches, as it may be a stand-in.
         """
         own = self.values.get(tuple(point), [])
         if self._take_of(own, y, self.rounding, side):
@@ -55,6 +55,11 @@ class KnownData:
         near = [own, *(self.values[other] for other in self._near(point))]
         limits = self.rounding, self.rounding_of(y)
         return any(self._take_of(ys, y, limit, side) for limit in limits for ys in near)
+
+    def take_all(self, found: Sequence[tuple[Sequence[float], float | None, int]]) -> None:
+        """`take` points with values and sides, in turn, that are equal to six digits."""
+        for point, y, side in found:
+            self.take(point, y, rounded=True, side=side)
 
     @staticmethod
     def _take_of(own: list[float], y: float | None, rounding: float, side: int) -> bool:
@@ -67,11 +72,11 @@ class KnownData:
 
     @cached_property
     def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64]]:
-        """All points, as keys and as a table."""
+        """All points, as dictionary keys and as a matrix."""
         return [*self.values], np.array([*self.values], dtype=np.float64)
 
     def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
-        """Those of the data's points that are equal to six digits; none if of another width."""
+        """The data's points that agree with ``point`` to six digits."""
         points, table = self._known
         if len(point) != table.shape[-1]:
             return []
@@ -82,7 +87,7 @@ class KnownData:
 
 @torch.no_grad()
 def train_data(process: Any) -> tuple[Tensor, Tensor]:
-    """Inputs ``n x d`` and outcomes ``n x 1`` of an exact process; none of any other."""
+    """Inputs ``n x d`` and outcomes ``n x 1`` of an exact process; empty for other processes."""
     inputs = raw_train_inputs(process)
     if inputs is None or not isinstance(process, ExactGP):
         return torch.zeros(0, 0), torch.zeros(0, 1)
@@ -93,19 +98,18 @@ def train_data(process: Any) -> tuple[Tensor, Tensor]:
 def without_known(
     process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """The observations that are not among the data of a process; each datum stands for one.
+    """Remove observations that are among a process's data; each datum matches one observation.
 
-    Where an outcome is known only to be beyond ``Y``, on one of the ``sides``, the data hold a
-    stand-in for it.
+    For outcomes known only to be beyond ``Y``, on one of the ``sides``, the data have stand-ins.
 
     Warns:
-        CalibrationWarning: If there are such observations.
+        CalibrationWarning: If observations are removed.
     """
     known = KnownData(*train_data(process))
     signs = [0] * len(X) if sides is None else [*map(int, sides.flatten().tolist())]
     told = [*zip(X.tolist(), Y.flatten().tolist(), signs, strict=True)]
     is_new = torch.zeros(len(X), dtype=torch.bool)
-    # Known values first, as bounds take any beyond.
+    # Exact values come first, as a bound matches any value beyond it.
     for i in sorted(range(len(X)), key=lambda i: signs[i] != 0):
         x, y, side = told[i]
         is_new[i] = not known.take(x, y, side=side)
@@ -113,8 +117,8 @@ def without_known(
         warnings.warn(
             f"{int((~is_new).sum())} of {len(X)} observations, points and values, are among the "
             "data of the model already and are left out: it would score them with hindsight, and "
-            "count them twice. Call `observe` with new ones alone, then refit, then `with_model`. "
-            "What was measured again, with an equal value, may join the data of the next fit.",
+            "count them twice. Call `observe` with new observations only, then refit, then "
+            "`with_model`. Include repeated measurements with equal values in the next fit.",
             CalibrationWarning,
             stacklevel=level_of_caller(),
         )

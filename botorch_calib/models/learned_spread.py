@@ -1,4 +1,4 @@
-"""`with_learned_spread`: a process whose noise varies with the input, as its residuals say."""
+"""`with_learned_spread`: learn from residuals how a process's noise depends on the input."""
 
 from __future__ import annotations
 
@@ -18,49 +18,47 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior variances of the level of ``g`` and of its variation around the level, and the prior
+# Prior variances of the level of ``g`` and variations around the level, and the prior
 # probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
-# A larger residual counts as this many deviations: an outlier says little about its neighbours.
+# Residuals are clamped at this number of deviations, to limit the effect of outliers.
 _MOST_DEVIATIONS = 4.0
-# Steps of Fisher scoring: their number, the longest and the last change of ``g``, and how often a
-# step that overshoots is halved.
+# Fisher scoring: number of steps, longest and shortest step of ``g``, and most halvings of a step
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
-# Logarithm of the factor of all lengthscales that is tried, and what it may gain: more than 7.3
-# there, `sharpened` corrects.
+# Logarithm of the factor of all lengthscales that is tried, and its largest permitted gain. (From a
+# gain of 7.3 on, `sharpened` corrects lengthscales.)
 _SHORTER, _GAIN = -0.9, 8.0
 
 
 @torch.no_grad()
 def with_learned_spread(model: Any) -> Any:
-    r"""A copy of a Gaussian process whose noise varies with the input, as its data say.
+    r"""A copy of a Gaussian process with noise that depends on the input, learned from its data.
 
-    The noise variance is ``sigma^2 exp g(x)``, with the process's own ``sigma^2``. Leave-one-out
-    residuals are taken for ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, with the variance ``v_i`` of
-    the noise-free value, and ``g`` for one of five: a constant with the prior variance 0.25 and the
-    prior probability one half, or that plus a Gaussian process with the variance 0.5 or 2 and a
-    lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. The average of the five posterior
-    modes by their Laplace evidences is stated, within -5 and 3, after a second round with the
-    residuals that this noise leaves.
+    The noise variance is ``sigma^2 exp g(x)``, with the process's ``sigma^2``. The model of
+    leave-one-out residuals is ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, with the variance ``v_i``
+    of the value without noise. There are five hypotheses about ``g``: a constant, with prior
+    variance 0.25 and prior probability one half; or a constant plus a Gaussian process with
+    variance 0.5 or 2 and a lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. ``g`` is
+    the average of the five posterior modes, weighted by their Laplace evidences and clamped to
+    [-5, 3]. A second round repeats this with the residuals under the learned noise.
 
-    The result predicts, learns and is saved as any model: ``posterior(X, observation_noise=True)``
-    has the noise at ``X``, and so has what is observed there later. Learn the noise anew every
-    fifth round. Hyperparameters stay as they are; a fit of them with this noise gains nothing.
+    The result predicts, learns and is saved like any model. Later observations and
+    ``posterior(X, observation_noise=True)`` have the noise at their inputs. Learn the noise again
+    every fifth round. Hyperparameters do not change; fitting them with this noise gains nothing.
     ``likelihood.constant_probability`` is the posterior probability that the noise is constant, if
-    ``sigma^2`` is about right. It is near 0 as well where ``sigma^2`` is ten times too large or too
-    small, or where there is no noise at all.
+    ``sigma^2`` is about right. It is also near 0 without noise, or for a wrong order of magnitude.
 
     Args:
         model: An exact Gaussian process with one output, one noise variance and its training data,
             such as a fitted ``SingleTaskGP``; inputs in the unit cube, as after ``Normalize``. It
-            is left as it is, and shares its data with the copy.
+            is not changed, and shares its data with the copy.
 
     Raises:
-        UnsupportedError: If the model is of another kind; or if it is too smooth, so that the noise
-            would take up what it misses. It is taken for too smooth if 0.41 times its lengthscales
-            make the data ``e^8`` times as likely, with the learned noise in both cases. In two
-            dimensions, lengthscales thrice too long were refused for 7, 73 and 98 % of functions
-            with 20, 40 and 80 data (200 functions each), and right ones for none of 2,400.
+        UnsupportedError: If the model is not supported, or too smooth, so that the learned noise
+            would compensate for its errors. It is too smooth if 0.41 times its lengthscales make
+            the data ``e^8`` times as likely, with the learned noise in both cases. In two
+            dimensions, with lengthscales three times too long, 7, 73 and 98 % of functions were
+            refused with 20, 40 and 80 data (of 200 each); with right lengthscales, none of 2,400.
 
     Example:
         >>> spread = with_learned_spread(gp)
@@ -76,7 +74,7 @@ def with_learned_spread(model: Any) -> Any:
         )
     prior = training_prior(model, torch.double)
     twin: Any = with_own_hyperparameters(model)
-    twin.prediction_strategy = None  # which holds the former noise
+    twin.prediction_strategy = None  # it has the old noise
     level = twin.likelihood.noise_covar
     level = level.level if isinstance(level, SpreadNoise) else level
     value, spread = level.noise.double(), SpreadNoise(level, prior.inputs)
@@ -85,7 +83,7 @@ def with_learned_spread(model: Any) -> Any:
     added = (varying.unsqueeze(-1) * kernels.unsqueeze(1)).flatten(0, 1)
     priors = LEVEL + torch.cat([torch.zeros_like(added[:1]), added])
     modes = torch.zeros_like(priors[..., 0])
-    for _ in range(2):  # residuals depend on the noise: once more with the noise just learned
+    for _ in range(2):  # twice, as residuals depend on the noise
         noise = value * spread.g(prior.inputs).exp()
         cholesky = psd_safe_cholesky(prior.covariance + noise.diag_embed())
         variances = torch.cholesky_inverse(cholesky).diagonal().reciprocal()
@@ -109,9 +107,9 @@ def _posterior_modes(
 ) -> tuple[Tensor, Tensor]:
     """Modes ``g = prior a`` of ``h`` hypotheses, as ``a``, ``h x n``, and their log evidences.
 
-    By Fisher scoring from a ``start``. The priors, ``h x n x n``, are never inverted, since the
-    prior of a constant is singular. A step is halved while it lowers the posterior density: full
-    steps circle around the mode where residuals are far smaller than the noise.
+    They are found by Fisher scoring from ``start``. The priors, ``h x n x n``, are never inverted,
+    since the prior of a constant is singular. A step is halved while it lowers the posterior
+    density: if residuals are far smaller than the noise, full steps circle around the mode.
     """
     squares = residuals.square().clamp_max(_MOST_DEVIATIONS**2 * (variances + noise))
     eye = torch.eye(len(squares)).to(priors)
@@ -146,7 +144,7 @@ def _posterior_modes(
 
 
 def _check_lengthscales(model: Any) -> None:
-    """Raise ``UnsupportedError`` if lengthscales are too long, whatever multiplies the noise."""
+    """Raise ``UnsupportedError`` if lengthscales are too long, at the best factor of the noise."""
     given = [(parameter, parameter.clone()) for parameter in model.parameters()]
     cost = costs_by_noise(model).min()
     scaled_lengthscales(model)(torch.tensor(_SHORTER))
@@ -156,7 +154,7 @@ def _check_lengthscales(model: Any) -> None:
     if gain > _GAIN:
         raise UnsupportedError(
             f"`model` is too smooth: lengthscales {math.exp(_SHORTER):.2g} times as long raise the "
-            f"log likelihood by {gain:.0f}, and noise would take up what it misses. Fit its "
-            "hyperparameters, or correct the given ones first, as "
+            f"log likelihood by {gain:.0f}, and noise would compensate for its errors. Fit its "
+            "hyperparameters, or correct given hyperparameters first, by "
             "`with_learned_spread(sharpened(model))`."
         )

@@ -1,4 +1,4 @@
-"""Which rows of a table are equal to given ones, or to one another."""
+"""Comparison of the rows of tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections import defaultdict, deque
 import torch
 from torch import Tensor
 
-# In units of the box: smaller differences are due to rounding, as of multiples of a step.
+# In units of the box: smaller differences are rounding errors, such as of multiples of a step.
 ROUNDED = 1e-9
 
 
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
-    """Which points ``batch_shape x d`` equal one of ``n x d`` others: booleans ``batch_shape``.
+    """Whether each of the points ``batch_shape x d`` equals a row of ``others``: ``batch_shape``.
 
-    No element differs by more than the tolerance. There may be no others.
+    Equal points differ by at most the tolerance in each element. ``others`` are ``n x d``.
     """
-    # For this norm distances are differences of elements: no sum of products loses digits.
+    # The maximum norm takes differences of elements, without a sum of products that loses digits.
     apart = torch.cdist(points.reshape(-1, points.shape[-1]), others, p=math.inf)
     return (apart <= tolerance).any(dim=-1).reshape(points.shape[:-1])
 
@@ -25,8 +25,8 @@ def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
 def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
     """Index in ``table`` (``n x d``) of each of the ``rows`` (``k x d``), by exact equality.
 
-    None without a match. Each row of the table is matched at most once, the first of equal ones
-    first.
+    A row without a match has None. Each row of the table matches at most once, and equal rows of
+    the table match in their order.
     """
     places: dict[tuple[float, ...], deque[int]] = defaultdict(deque)
     for index, entry in enumerate(table.tolist()):
@@ -36,7 +36,7 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
 
 
 def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
-    """The index of each row of ``n x d``, of equal ones the first."""
+    """The first index of each distinct row of ``n x d``."""
     places: dict[tuple[float, ...], int] = {}
     for index, row in enumerate(rows.tolist()):
         places.setdefault(tuple(row), index)
@@ -44,6 +44,6 @@ def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
 
 
 def first_appearances(points: Tensor) -> Tensor:
-    """For each row of ``n x d`` the index of the first row that equals it, ``n``."""
+    """For each row of ``n x d``, the index of the first equal row: ``n``."""
     places = first_places(points)
     return torch.tensor([places[tuple(row)] for row in points.tolist()], device=points.device)

@@ -1,4 +1,4 @@
-"""`CalibratedModelList`: calibrated models of several independent outcomes, as one model."""
+"""`CalibratedModelList`: a model of several independent outcomes, with calibrated marginals."""
 
 from __future__ import annotations
 
@@ -35,21 +35,20 @@ from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorLis
 
 
 class CalibratedModelList(ModelList):
-    """Independent outcomes, calibrated ones and others, as a model with several outputs.
+    """A model with several independent outputs, each calibrated or not.
 
-    It takes the place of a ``ModelListGP``: its posterior is one object, whose samples come from
-    one sampler, so BoTorch's Monte Carlo acquisition functions of several outcomes, their pending
-    points, noise tensors and fantasies work as with that. If nothing is corrected, values are the
-    same. The joint posterior is not normal: weighted sums of outcomes are an ``objective``, no
-    ``posterior_transform``, and entropy search takes `gaussian_model`.
+    It replaces a ``ModelListGP``: BoTorch's Monte Carlo acquisition functions of several outcomes,
+    pending points, noise tensors and fantasies work in the same way. Without calibrators, values
+    are the same. The joint posterior is not normal: for weighted sums of outcomes pass an
+    ``objective`` instead of a ``posterior_transform``, and for entropy search `gaussian_model`.
 
     Args:
-        models: One for each outcome, with one output: `CalibratedModel`, `CensoredDelayModel`, a
-            Gaussian model, or a ``DeterministicModel``; no ensembles. Inputs of their training data
-            may differ.
+        models: A model with one output for each outcome: a `CalibratedModel`, a
+            `CensoredDelayModel`, a Gaussian model, or a ``DeterministicModel``; no ensembles. Their
+            training inputs may differ.
 
     Raises:
-        UnsupportedError: If there is no model, or one has several outputs or is an ensemble.
+        UnsupportedError: If no model is given, or a model has several outputs or is an ensemble.
 
     Example:
         >>> gps = ModelListGP(SingleTaskGP(X, Y), SingleTaskGP(X, -Y))
@@ -57,9 +56,9 @@ class CalibratedModelList(ModelList):
         >>> samples = model.posterior(X).rsample(torch.Size([16]))  # 16 x 20 x 2
     """
 
-    models: Any  # a ``ModuleList``, whose items have more than the attributes of a ``Module``
+    models: Any  # a ``ModuleList`` of models
 
-    # As in `WrapperModel`: BoTorch caches roots for its own models only.
+    # See `WrapperModel`.
     _supports_cache_root = False
 
     def __init__(self, *models: Model) -> None:
@@ -79,17 +78,18 @@ class CalibratedModelList(ModelList):
         residuals: str = "prequential",
         excess: str = "noise",
     ) -> CalibratedModelList:
-        """Calibrate each outcome of a fitted model, by replaying its own training data.
+        """Calibrate each outcome of a fitted model by replaying its training data.
 
-        That is a ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
-        takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of ``m``
-        outcomes. The ``calibrator`` is copied for each outcome; or give one for each, None where
-        the model stays plain. `CalibratedModel.from_history` explains the further arguments; where
-        they differ between outcomes, give `CalibratedModel` objects to the constructor.
+        ``model`` is a ``ModelListGP`` or ``ModelList`` of models that
+        `CalibratedModel.from_history` accepts, or a model with a batch of independent outputs, such
+        as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome, or is a
+        sequence with a calibrator, or None for no calibration, for each outcome. For other
+        arguments see `CalibratedModel.from_history`; if they differ between outcomes, pass
+        `CalibratedModel` objects to the constructor.
 
         Raises:
-            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
-            InputDataError: If ``calibrator`` holds another number than there are outcomes.
+            UnsupportedError: If a model cannot be calibrated, or its outputs are correlated.
+            InputDataError: If the length of ``calibrator`` is not the number of outcomes.
         """
         models = _models_of_outcomes(check_model(model))
         each = list(calibrator) if isinstance(calibrator, Sequence) else [calibrator] * len(models)
@@ -108,7 +108,7 @@ class CalibratedModelList(ModelList):
 
     @property
     def gaussian_model(self) -> ModelListGP:
-        """The Gaussian processes inside, pending points included, without calibration."""
+        """The Gaussian processes inside, given pending points, without calibration."""
         return ModelListGP(*(getattr(model, "gaussian_model", model) for model in self.models))
 
     @property
@@ -129,9 +129,8 @@ class CalibratedModelList(ModelList):
     ) -> Any:
         """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Arguments are as of `CalibratedModel.posterior`. With a ``posterior_transform``, a
-        ``ScalarizedPosteriorTransform`` whose weights are zero for all outcomes but one, it is the
-        posterior of this outcome.
+        For arguments see `CalibratedModel.posterior`. With a ``posterior_transform``, a
+        ``ScalarizedPosteriorTransform`` with one nonzero weight, it is this outcome's posterior.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -142,7 +141,7 @@ class CalibratedModelList(ModelList):
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]
             part: Any = self._posterior_of(index, X, observation_noise, baseline)
-            if isinstance(self.models[index], DeterministicModel):  # BoTorch takes a Gaussian one
+            if isinstance(self.models[index], DeterministicModel):  # BoTorch needs a Gaussian model
                 return EnsemblePosterior(transform.offset + transform.weights * part.values)
             if isinstance(part, CalibratedPosterior):
                 return part.affine(*scalar_affine(transform, "an outcome"))
@@ -154,7 +153,7 @@ class CalibratedModelList(ModelList):
         self, index: int, X: Tensor, noise: bool | Tensor, baseline: Tensor | None
     ) -> Posterior:
         model = self.models[index]
-        if isinstance(model, DeterministicModel):  # without noise
+        if isinstance(model, DeterministicModel):  # it has no noise
             return model.posterior(X)
         given = noise[..., index : index + 1] if isinstance(noise, Tensor) else None
         noise = noise if given is None else given
@@ -172,15 +171,15 @@ class CalibratedModelList(ModelList):
         evaluation_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CalibratedModelList:
-        """The model conditioned on outcomes at ``X`` that are drawn from itself.
+        """The model conditioned on draws from its posterior at ``X``.
 
-        Arguments are as of a ``ModelListGP``. The ``sampler`` draws all outcomes together, and
-        independently of one another, or is a ``ListSampler`` with one for each, which an
-        ``evaluation_mask`` needs.
+        For arguments see ``ModelListGP``. The ``sampler`` draws all outcomes together, with
+        independent base samples, or is a ``ListSampler`` with a sampler for each outcome. An
+        ``evaluation_mask`` needs a ``ListSampler``.
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")
-            # BoTorch evaluates it first, unless the mask leaves no point of its outcome.
+            # BoTorch needs an evaluated model, and does not evaluate it without points in the mask.
             if getattr(model, "prediction_strategy", sampler) is None:
                 with torch.no_grad():
                     model.posterior(X)
@@ -200,10 +199,10 @@ class CalibratedModelList(ModelList):
     def condition_on_observations(
         self, X: Tensor | Sequence[Tensor], Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> CalibratedModelList:
-        """The model conditioned on fantasies or imputed values, its calibrators unchanged.
+        """The model conditioned on fantasies or imputed values, with unchanged calibrators.
 
-        Arguments are as of a ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such for
-        each outcome, ``Y`` is ``batch_shape' x n' x m``, as are the variances ``noise``.
+        For arguments see ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or a tensor for
+        each outcome; ``Y`` and the variances ``noise`` are ``batch_shape' x n' x m``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
@@ -222,18 +221,17 @@ class CalibratedModelList(ModelList):
     ) -> None:
         """Score new observations of all outcomes, update calibrators, and condition the models.
 
-        See `CalibratedModel.observe`. ``model.models[i].observe(X, Y)`` takes observations of a
-        single outcome.
+        See `CalibratedModel.observe`. For observations of a single outcome call
+        ``model.models[i].observe(X, Y)``.
 
         Args:
-            X: ``n x d`` in the order of observation, or one such for each outcome.
-            Y: ``n x m``, in units of the outcomes.
-            Yvar: Their noise variances ``n x m``; those of outcomes whose model learns its noise
-                are not used.
+            X: Inputs ``n x d`` in the order of observation, or one such tensor for each outcome.
+            Y: Observed values ``n x m``, in units of the outcomes.
+            Yvar: Noise variances ``n x m``; ignored for models that learn the noise.
             condition: Whether to also condition the models.
 
         Raises:
-            InputDataError: If an argument is malformed. No model has changed then.
+            InputDataError: If an argument is malformed. Then no model has changed.
             UnsupportedError: If a model is batched or cannot be conditioned.
         """
         check_flag("condition", condition)
@@ -277,13 +275,13 @@ def _check_member(model: Any) -> None:
     is_known = isinstance(model, DeterministicModel)
     if is_ensemble(model) or (isinstance(model, EnsembleModel) and not is_known):
         raise UnsupportedError(
-            f"{name} is an ensemble, whose samples are not those of one process: give all models "
-            "to BoTorch's ModelList, and that to BoTorch's own acquisition functions."
+            f"{name} is an ensemble, whose samples are not from one process: pass all models to "
+            "BoTorch's ModelList, and use BoTorch's acquisition functions."
         )
 
 
 def _models_of_outcomes(model: Any) -> list[Model]:
-    """Models with one output each, of a list or of a batch of independent outputs."""
+    """Single-output models of a list or a batch of independent outputs."""
     if isinstance(model, ModelList):
         return [part for each in model.models for part in _models_of_outcomes(each)]
     if model.num_outputs == 1:
@@ -300,7 +298,7 @@ def _models_of_outcomes(model: Any) -> list[Model]:
 def _of_sole_outcome(
     transform: PosteriorTransform, num: int
 ) -> tuple[int, ScalarizedPosteriorTransform]:
-    """Which of ``num`` outcomes a transform depends on, and the transform of that one."""
+    """The index of the only outcome that a transform depends on, and its transform."""
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights: Any = transform.weights
         places = weights.nonzero().flatten().tolist()
@@ -309,8 +307,8 @@ def _of_sole_outcome(
             own = ScalarizedPosteriorTransform(weights[place : place + 1], transform.offset)
             return place, own
     raise UnsupportedError(
-        f"`posterior_transform` {type(transform).__name__} of several outcomes needs them jointly "
-        "normal, and calibrated ones are not: give a Monte Carlo acquisition function "
-        "`objective=LinearMCObjective(weights)` instead, or GenericMCObjective, of "
-        "`botorch.acquisition.objective`."
+        f"`posterior_transform` {type(transform).__name__} needs jointly normal outcomes, and "
+        "calibrated outcomes are not: pass `objective=LinearMCObjective(weights)`, or a "
+        "GenericMCObjective, of `botorch.acquisition.objective` to a Monte Carlo acquisition "
+        "function instead."
     )

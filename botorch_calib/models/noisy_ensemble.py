@@ -1,4 +1,4 @@
-"""`NoisyEnsemble`: an ensemble of point predictions, with the noise of observations."""
+"""`NoisyEnsemble`: an ensemble of point predictions with observation noise."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from torch import Tensor
 from botorch_calib._validation import check_numbers, check_variances
 from botorch_calib.models.wrapper import check_output_indices
 
-# Variance of a member's value in units of the noise variance: as good as none, and positive.
+# Variance of a member's value in units of the noise variance: almost 0, but positive.
 _LEAST = 1e-10
 
 
 class NoisyEnsemble(Model):
     """An ``EnsembleModel`` whose members predict observations ``N(value, noise variance)``.
 
-    Forests and deep ensembles state values alone, no distribution of an observation that a
-    calibrator could correct. With the variance of the noise they are a mixture, as a fully Bayesian
-    model: `CalibratedModel` takes it, scores observations by `CalibratedModel.observe` (with
-    ``condition=False``; `CalibratedModel.with_model` takes a refitted ensemble), and corrects the
-    distribution of observations, not that of the objective: give ``denoise=False``.
+    Forests and deep ensembles predict only values, not a distribution of observations that a
+    calibrator could correct. With a noise variance they predict a mixture, like a fully Bayesian
+    model. A `CalibratedModel` of the result needs ``denoise=False``, since it corrects the
+    distribution of observations, not of the objective. It learns by `CalibratedModel.observe` with
+    ``condition=False``; `CalibratedModel.with_model` replaces the ensemble after a refit.
 
     Args:
-        model: With one output and equal weights, of any input and outcome transform.
-        noise_variance: Of an observation, in squared units of the outcome: a number, or one for
-            each member.
+        model: An ensemble with one output and equal weights, and any input and outcome transform.
+        noise_variance: Variance of the observation noise, in squared units of the outcome: a
+            number, or a number for each member.
 
     Example:
         >>> class Forest(EnsembleModel):
@@ -55,14 +55,14 @@ class NoisyEnsemble(Model):
         super().__init__()
         if not isinstance(model, EnsembleModel) or model.num_outputs != 1:
             raise UnsupportedError(
-                "`model` must be an EnsembleModel with one output, got "
-                f"{type(model).__name__}: give a subclass of `botorch.models.ensemble`'s."
+                "`model` must be a `botorch.models.ensemble.EnsembleModel` with one output, got "
+                f"{type(model).__name__}."
             )
         weights = model.ensemble_weights
         if weights is not None and not (weights == weights.reshape(-1)[0]).all():
             raise UnsupportedError(
-                "`model` has weights, and the members of a NoisyEnsemble count alike: repeat those "
-                "that count for more in its `forward`."
+                "`model` has weights, and the members of a NoisyEnsemble have equal weights: "
+                "repeat members with larger weights in its `forward`."
             )
         noise = torch.atleast_1d(check_numbers("noise_variance", noise_variance))
         noise = noise if noise.is_floating_point() else noise.double()
@@ -82,7 +82,7 @@ class NoisyEnsemble(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """That of the ensemble, without the members."""
+        """The ensemble's batch shape, without the dimension of members."""
         return torch.Size()
 
     def transform_inputs(self, X: Tensor, input_transform: Any = None) -> Tensor:
@@ -97,7 +97,7 @@ class NoisyEnsemble(Model):
     ) -> GPyTorchPosterior:
         """The members' posteriors, ``batch_shape x num_members x q x 1``, at ``... x q x d``.
 
-        ``observation_noise`` is True for observations.
+        With ``observation_noise`` they are the posteriors of observations.
         """
         check_output_indices(output_indices)
         values = self.model.posterior(X).values.squeeze(-1)

@@ -1,7 +1,7 @@
-"""Outcome transforms as increasing maps: what they map, in which domain, and whether they increase.
+"""Outcome transforms as increasing maps, and checks that they increase.
 
-An observation's normal score is the same before and after an increasing map, so a model with such
-an outcome transform is calibrated in the space of its targets, and the result is mapped back.
+Increasing maps do not change the normal score of an observation. So a model with an increasing
+outcome transform is calibrated in the space of its targets, and the result is mapped back.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from botorch_calib.models.process import inputs_of_transform, like
 from botorch_calib.posteriors import OutcomeMap
 from botorch_calib.posteriors.outcome_maps import Affine
 
-# How far beyond the data, in units of their range, a transform of a user's own has to increase
+# Distance from the data, in units of their range, up to which a user's transform must increase
 _BEYOND = 3.0
 _CHECKED = 129
-_FARTHEST = 1e30  # a target that stands for infinity
+_FARTHEST = 1e30  # a target that represents infinity
 
 
 def outcome_transform_of(model: object) -> Any:
@@ -31,16 +31,16 @@ def outcome_transform_of(model: object) -> Any:
 
 
 def has_affine_outcomes(model: object) -> bool:
-    """Whether a model's outcome transform is affine, or there is none."""
+    """Whether a model's outcome transform is affine or None."""
     transform = outcome_transform_of(model)
     return transform is None or transform._is_linear
 
 
 class InverseTransform(OutcomeMap):
-    """From the targets of a model in eval mode to its outcomes: its outcome transform's inverse.
+    """The inverse of a model's outcome transform, from targets in eval mode to outcomes.
 
-    The points ``X``, ``batch_shape x q x d`` with all columns of the model (default: the training
-    inputs), matter to a transform that differs between inputs.
+    A transform that depends on inputs is taken at the points ``X``, ``batch_shape x q x d``, with
+    all columns of the model (default: the training inputs).
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -53,9 +53,9 @@ class InverseTransform(OutcomeMap):
         return latent
 
     def latent(self, outcome: Tensor) -> Tensor:
-        """The greatest targets whose outcomes are at most these; infinite beyond all outcomes.
+        """The greatest targets with at most the given outcomes; infinite beyond all outcomes.
 
-        Where the inverse is constant in a tail, the last outcome has a probability of its own.
+        If the inverse is constant in a tail, the extreme outcome has positive probability.
         """
         target = self.target(outcome)
         with torch.no_grad():
@@ -66,7 +66,7 @@ class InverseTransform(OutcomeMap):
 
     @torch.no_grad()
     def kinks(self, ref: Tensor) -> Tensor | None:
-        """Targets where a power or ``Bilog`` has a kink, or a user's map begins to be constant."""
+        """Targets at which a power or ``Bilog`` has a kink, or a user's map becomes constant."""
         found = []
         for i, part in enumerate(self._parts):
             if type(part) is Log or part._is_linear:
@@ -82,17 +82,17 @@ class InverseTransform(OutcomeMap):
         return torch.stack(torch.broadcast_tensors(*found)).sort(dim=0).values if found else None
 
     def target(self, outcome: Tensor) -> Tensor:
-        """Targets of observations; NaN where the outcome transform does not take them."""
+        """Targets of observations; NaN outside the domain of the outcome transform."""
         for part in self._parts:
             outcome = _forward(part, outcome, self._inputs)
         return outcome
 
 
 def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
-    """From the targets of a process in eval mode to outcomes: the inverse of its outcome transform.
+    """The map from a process's targets in eval mode to outcomes; `Affine` if possible.
 
-    An `Affine` map of an affine transform. ``X``, ``... x d`` with all columns of the process
-    (default: the training inputs), matters to a transform that differs between inputs.
+    It is the inverse of the outcome transform. A transform that depends on inputs is taken at
+    ``X``, ``... x d``, with all columns of the process (default: the training inputs).
     """
     transform = outcome_transform_of(process)
     if transform is None:
@@ -104,7 +104,7 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     strata = inputs_of_transform(process, X)
     ref = strata.get("X", process.train_targets)
     ones = ref.new_ones(*ref.shape[:-1], 1) if strata else ref.new_ones(1, 1)
-    # The unit from variances, as a difference of two values would lose digits to the mean
+    # The unit is computed from variances: a difference of two values would lose digits.
     offset, squares = transform.untransform(torch.zeros_like(ones), ones, **strata)
     if squares is None:
         raise _not_affine(process)
@@ -113,13 +113,13 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
 
 def _not_affine(process: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(process).__name__} has the outcome transform {transform_name(process)}, which says "
-        "that it is affine (`_is_linear`) and is not: correct that."
+        f"{type(process).__name__} has the outcome transform {transform_name(process)}, which "
+        "declares itself affine (`_is_linear`) but is not: correct the declaration."
     )
 
 
 def unit_of_targets(process: Any) -> Tensor:
-    """One unit of the training targets in units of the outcome: ``1 x 1``, or ``n x 1`` by strata.
+    """The unit of the training targets in units of the outcome: ``1 x 1``, or ``n x 1`` by strata.
 
     Raises:
         UnsupportedError: If the outcome transform is not affine.
@@ -127,34 +127,34 @@ def unit_of_targets(process: Any) -> Tensor:
     outcome_map = outcome_map_of(process)
     if not isinstance(outcome_map, Affine):
         raise UnsupportedError(
-            f"The outcome transform {transform_name(process)} leaves no Gaussian prediction in "
-            "units of the outcome: use Standardize, and apply others to the observations "
-            "beforehand."
+            f"With the outcome transform {transform_name(process)}, predictions are not Gaussian "
+            "in units of the outcome: use Standardize, and apply other transforms to the "
+            "observations beforehand."
         )
     return outcome_map.scaled(process.train_targets.new_ones(1, 1)).detach()
 
 
 def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
-    """The targets of observations ``n x 1``, which an error calls by their ``name``."""
+    """The targets of observations ``n x 1``; errors refer to the argument by ``name``."""
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]
         raise InputDataError(
-            f"`{name}` holds {culprit:g}, which the outcome transform {transform_name(model)} of "
-            f"this {type(model).__name__} does not take: give values that it takes, or use another "
-            "transform, such as Bilog, which takes all numbers."
+            f"`{name}` has the value {culprit:g}, outside the domain of the outcome transform "
+            f"{transform_name(model)} of this {type(model).__name__}: use values in its domain, or "
+            "another transform, such as Bilog, which accepts all numbers."
         )
     return targets
 
 
 def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
-    """Raise as `targets_of` where values to condition a model on have no targets."""
+    """Raise ``InputDataError`` if values have no targets; see `targets_of`."""
     if not has_affine_outcomes(model):
         targets_of(model, X, Y, name)
 
 
 def raw_train_targets(model: Any) -> Tensor:
-    """Training outcomes of a single-output model in their own units, ``n x 1``."""
+    """Training outcomes of a single-output model in units of the outcome, ``n x 1``."""
     targets: Tensor = model.train_targets.unsqueeze(-1)
     is_plain = outcome_transform_of(model) is None
     return targets if is_plain else InverseTransform(model).outcome(targets)
@@ -169,8 +169,8 @@ def transform_name(model: Any) -> str:
 def check_increasing(model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model's outcome transform increases.
 
-    The inverse has to increase among the training targets and, up to ties, thrice their range
-    beyond them on either side, where predictions may lie.
+    The inverse must increase in the range of the training targets. Up to three times this range
+    beyond them, where predictions are likely, it must not decrease.
     """
     transform = outcome_transform_of(model)
     if transform is None or type(transform) is Standardize:
@@ -187,21 +187,21 @@ def check_increasing(model: Any) -> None:
     name, kind = transform_name(model), type(model).__name__
     if (among[1:] < among[:-1]).all():
         raise UnsupportedError(
-            f"{kind} has the decreasing outcome transform {name}, which exchanges the lower and "
-            "the upper tail: negate the observations beforehand, or minimise by the acquisition "
+            f"{kind} has the decreasing outcome transform {name}, which swaps the lower and the "
+            "upper tail: negate the observations beforehand, or minimise in the acquisition "
             "function."
         )
-    # In this form, so that NaN does not pass.
+    # `not (... > ...).all()` also refuses NaN.
     if not ((among[1:] > among[:-1]).all() and (beyond[1:] >= beyond[:-1]).all()):
         raise UnsupportedError(
-            f"{kind} has the outcome transform {name}, whose inverse does not increase where "
-            "predictions may lie, among its training targets and beyond: let `untransform` be an "
-            "increasing function of all numbers (constant, say, beyond its domain), or apply "
-            f"{name} to the observations beforehand."
+            f"{kind} has the outcome transform {name}, whose inverse does not increase among the "
+            "training targets and beyond, where predictions are likely: let `untransform` be an "
+            "increasing function of all numbers (for example constant outside its domain), or "
+            f"apply {name} to the observations beforehand."
         )
-    stated = outcome_map_of(model)
-    if isinstance(stated, Affine) and not torch.allclose(
-        stated.outcome(targets.unsqueeze(-1).double()),
+    outcome_map = outcome_map_of(model)
+    if isinstance(outcome_map, Affine) and not torch.allclose(
+        outcome_map.outcome(targets.unsqueeze(-1).double()),
         inverse.outcome(targets.unsqueeze(-1)).double(),
         rtol=1e-4,
     ):
@@ -209,7 +209,7 @@ def check_increasing(model: Any) -> None:
 
 
 def _parts_of(transform: Any) -> Iterator[OutcomeTransform]:
-    """The parts of a chain, of chains too, in the order in which they apply to observations."""
+    """The parts of a transform, of nested chains as well, in the order of application."""
     if isinstance(transform, ChainedOutcomeTransform):
         for part in transform.values():
             yield from _parts_of(part)
@@ -221,21 +221,21 @@ def _forward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     if type(part) is Power:
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(part.power)
-        Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would take these for positive ones
+        Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would map them to positive targets
     value: Tensor = part(Y, **inputs)[0]
     return value
 
 
 def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     if type(part) is Power:
-        # A Gaussian target may be negative. BoTorch then states NaN, or a positive outcome.
+        # For negative Gaussian targets BoTorch returns NaN or a positive outcome.
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(1.0 / part.power)
-        Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # not zero, where slopes would be NaN
+        Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # slopes at zero would be NaN
     value: Tensor = part.untransform(Y, **inputs)[0]
     return value
 
 
 def _is_odd(power: float) -> bool:
-    """Whether a power, or the root that it is, takes negative numbers to negative ones."""
+    """Whether ``power`` or its reciprocal is an odd integer, so that signs are preserved."""
     return any(abs(p - round(p)) < 1e-9 and round(p) % 2 == 1 for p in (power, 1.0 / power))

@@ -1,4 +1,4 @@
-"""`PartlyKnownNoiseGP`: known variances of the noise are used, and unknown ones are fitted."""
+"""`PartlyKnownNoiseGP`: a process that uses known noise variances and fits the unknown variance."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from torch.nn import Module
 
 
 class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
-    """Gaussian noise whose variance is known for some training rows, and one for all others.
+    """Gaussian noise with known variances for some rows, and a learned variance for all others.
 
-    As for any ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` holds what was given, in the
-    space of the targets, and ``noise=`` states that of other points. NaN stands in both for the
-    learned variance. ``noise`` is that of a *new* observation at each row, the learned one: BoTorch
-    takes its mean for predictions and fantasies.
+    As in a ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` has the given variances, in the
+    space of the targets, and calls accept ``noise=`` for other points. In both, NaN represents the
+    learned variance. The attribute ``noise`` is the learned variance for each row, that is, for a
+    *new* observation: BoTorch takes its mean for predictions and fantasies.
 
     Args:
-        noise: ``batch_shape x n``, NaN where a variance is not known, in units of the targets: of a
-            model that standardizes its outcome, divide it by the square of its ``stdvs``, which
-            `PartlyKnownNoiseGP` does by itself.
+        noise: Variances ``batch_shape x n`` in the space of the targets, NaN if unknown. If the
+            model standardizes its outcome, divide them by the squared ``stdvs``;
+            `PartlyKnownNoiseGP` does this itself.
         unknown: The likelihood with the variance, prior and constraint of unknown noise (default:
             the likelihood of BoTorch's models). It is shared, not copied.
 
     Example:
         >>> noise = torch.full((20,), 0.01, dtype=torch.double)
-        >>> noise[::2] = torch.nan  # not known
+        >>> noise[::2] = torch.nan  # unknown
         >>> gp = SingleTaskGP(X, Y, likelihood=PartlyKnownNoiseLikelihood(noise))
     """
 
@@ -47,19 +47,19 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         super().__init__(noise=noise)
         if unknown is None:
             unknown = get_gaussian_likelihood_with_lognormal_prior(batch_shape=noise.shape[:-1])
-        # Known values are raised to the least that GPyTorch takes: once, here.
+        # The constructor above has raised given variances to GPyTorch's minimum.
         given: Any = self.noise_covar
         self.noise_covar: Any = _PartlyKnownNoise(given.noise, unknown.noise_covar)
         self.to(noise)
 
     @property
     def noise(self) -> Tensor:
-        """Variance of the noise of a new observation, ``batch_shape x n``, all equal."""
+        """Noise variance of a new observation, repeated for each row: ``batch_shape x n``."""
         learned, given = self.noise_covar.unknown.noise, self.noise_covar.noise
         return learned.expand(torch.broadcast_shapes(learned.shape, given.shape))
 
     def get_fantasy_likelihood(self, **kwargs: Any) -> PartlyKnownNoiseLikelihood:
-        """GPyTorch's, with further rows whose variances are ``noise``, NaN where not known."""
+        """As in GPyTorch; the variances ``noise`` of additional rows may be NaN."""
         likelihood: Any = super().get_fantasy_likelihood(**kwargs)
         learned = deepcopy(self.noise_covar.unknown)
         likelihood.noise_covar = _PartlyKnownNoise(likelihood.noise_covar.noise, learned)
@@ -67,7 +67,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
 
 
 class _PartlyKnownNoise(FixedGaussianNoise):
-    """Given variances, with a learned one in place of NaN and for rows that are not in training."""
+    """Given variances, with a learned variance for NaN and for rows outside the training data."""
 
     def __init__(self, noise: Tensor, unknown: HomoskedasticNoise) -> None:
         super().__init__(noise)
@@ -84,37 +84,37 @@ class _PartlyKnownNoise(FixedGaussianNoise):
             if shape is None:
                 X = params[0] if isinstance(params[0], Tensor) else params[0][0]
                 shape = X.shape[:-1]
-            noise = self.noise  # of as many points as there are rows, as GPyTorch has it
+            noise = self.noise  # GPyTorch, too, takes points in the number of rows for the rows
             if shape[-1] != noise.shape[-1]:
                 noise = noise.new_full(shape, torch.nan)
         return DiagLinearOperator(torch.where(noise.isnan(), self.unknown.noise, noise))
 
 
 class PartlyKnownNoiseGP(SingleTaskGP):
-    """A ``SingleTaskGP`` of observations with and without a known error, in one data set.
+    """A ``SingleTaskGP`` of observations with known and with unknown noise variances.
 
-    The noise of a row has the variance in ``train_Yvar`` where that is known. All others share one
-    variance, which is fitted with the hyperparameters, and which a new observation has, too, unless
-    its noise is stated: in ``condition_on_observations(X, Y, noise=...)`` and in
-    ``CalibratedModel.observe(X, Y, Yvar)``, NaN again where it is not known. Where all variances
-    are known, or ``train_Yvar`` is None, it is BoTorch's model. ::
+    Rows with NaN in ``train_Yvar`` share a noise variance, which is fitted with the
+    hyperparameters. New observations have this variance, too, unless
+    ``condition_on_observations(X, Y, noise=...)`` or ``CalibratedModel.observe(X, Y, Yvar)`` gives
+    another; NaN means unknown there as well. If all variances are known, or ``train_Yvar`` is None,
+    the model equals BoTorch's. ::
 
-        gp = PartlyKnownNoiseGP(X, Y, Yvar)  # n x 1, NaN where an error is not known
+        gp = PartlyKnownNoiseGP(X, Y, Yvar)  # n x 1, NaN if unknown
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
 
     Args:
         train_X: ``batch_shape x n x d``.
         train_Y: ``batch_shape x n x m``.
         train_Yvar: ``batch_shape x n x m``, variances in squared units of ``train_Y``, or NaN.
-        likelihood: The ``GaussianLikelihood`` of observations whose error is not known.
-        covar_module, mean_module, outcome_transform, input_transform: As of ``SingleTaskGP``.
+        likelihood: The ``GaussianLikelihood`` of observations with unknown noise.
+        covar_module, mean_module, outcome_transform, input_transform: See ``SingleTaskGP``.
 
     Raises:
-        InputDataError: If a variance is negative or infinite, or ``likelihood`` another one.
+        InputDataError: If a variance is negative or infinite, or ``likelihood`` has another class.
 
     Example:
         >>> Yvar = torch.full_like(Y, 0.01)
-        >>> Yvar[::2] = torch.nan  # not known
+        >>> Yvar[::2] = torch.nan  # unknown
         >>> gp = PartlyKnownNoiseGP(X, Y, Yvar)
     """
 
@@ -131,14 +131,14 @@ class PartlyKnownNoiseGP(SingleTaskGP):
     ) -> None:
         parts = covar_module, mean_module, outcome_transform, input_transform
         if train_Yvar is not None and ((train_Yvar < 0.0) | train_Yvar.isinf()).any():
-            raise InputDataError("`train_Yvar` must hold variances, or NaN where not known.")
+            raise InputDataError("`train_Yvar` must hold variances, or NaN if unknown.")
         if train_Yvar is None or not train_Yvar.isnan().any():
             super().__init__(train_X, train_Y, train_Yvar, likelihood, *parts)
             return
         if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
             raise InputDataError(
-                "`likelihood` must be the GaussianLikelihood of observations whose error is not "
-                f"known, got a {type(likelihood).__name__}."
+                "`likelihood` must be the GaussianLikelihood of observations with unknown noise, "
+                f"got a {type(likelihood).__name__}."
             )
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
         # BoTorch refuses NaN, so the model is made without variances.
@@ -156,9 +156,9 @@ class PartlyKnownNoiseGP(SingleTaskGP):
             places["likelihood.noise_covar.unknown.raw_noise"] = place
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """BoTorch's, of a model of other data too: as in the folds of a cross-validation.
+        """Load the state of a model, also with other data, as in the folds of a cross-validation.
 
-        Where all variances are known, none is learned, and that of ``state_dict`` is left out.
+        If all variances of this model are known, the learned variance in ``state_dict`` is ignored.
         """
         if not isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
             learned = "likelihood.noise_covar.unknown."
@@ -168,14 +168,14 @@ class PartlyKnownNoiseGP(SingleTaskGP):
     def condition_on_observations(  # type: ignore[override]  # BoTorch's differ themselves
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> Model:
-        """BoTorch's, in which ``noise`` may be left out, or NaN, where it is not known."""
+        """As in BoTorch; unknown ``noise`` is None or NaN."""
         if isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
             noise = torch.full_like(Y, torch.nan) if noise is None else noise
         elif isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             if noise is not None and noise.isnan().any():
                 raise InputDataError(
-                    "`noise` must be known: all variances of this model were given, and none is "
-                    "learned in place of NaN."
+                    "`noise` must not be NaN: all variances of this model were given, so it has no "
+                    "learned variance."
                 )
         if noise is not None:
             kwargs["noise"] = noise

@@ -1,28 +1,27 @@
-r"""`predict`: what a model states at points; `history`: what it stated of its own training data.
+r"""`predict`: a model's prediction at points; `history`: its past predictions of training data.
 
-The only module that asks how a model predicts. All is stated in the space of the targets, before
-the inverse of the outcome transform, see `Prediction`.
+This is the only module that distinguishes how models predict. Predictions are in the space of the
+targets, before the inverse of the outcome transform; see `Prediction`.
 
 *Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates ``batch_shape x
-1 x d`` as that many joint posteriors of one point each. Here all points are rows of one matrix.
-With ``K + noise = L L^T`` factorised once,
+1 x d`` as joint posteriors of one point each. Here all points are rows of one matrix.
+``K + noise = L L^T`` is factorised once, and
 
     ``k = k(X_train, x)``, ``w = L^{-1} k``,
     ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
 
-Joint posteriors have that covariance among the points of a batch, single points a variance each.
-Mean, kernel and input transform are the model's own modules, so any that GPyTorch evaluates on
-rectangles and diagonals are served: mixed and multi-task inputs, learned warps, custom kernels.
-Triangular solves, not an inverse, keep the digits of small variances.
+Joint posteriors have this covariance among the points of a batch; single points have a variance.
+Mean, kernel and input transform are the model's modules. All modules are supported that GPyTorch
+evaluates on rectangles and diagonals: mixed and multi-task inputs, learned warps, custom kernels.
+Triangular solves, instead of an inverse, preserve the digits of small variances.
 
-What the factor does not serve comes from ``model.posterior``: variational models, kernels with a
-prediction strategy of their own, input transforms that make several points of each, and data that
-require gradients, as those of fantasies do unless they are made under ``torch.no_grad``; of joint
-posteriors those of batches of models, and those at so many points that GPyTorch does not evaluate
-the covariance matrix before it is asked for.
+``model.posterior`` serves all other cases: variational models, kernels with their own prediction
+strategy, one-to-many input transforms, and data that require gradients, such as fantasies made
+without ``torch.no_grad``. It also serves joint posteriors of batches of models, and joint
+posteriors at so many points that GPyTorch evaluates the covariance matrix lazily.
 
-Evaluate a model once before several threads share it: the first evaluation puts it into evaluation
-mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
+Evaluate a model once before several threads share it: the first evaluation sets evaluation mode and
+GPyTorch's caches, without a lock.
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_sco
 from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
 
-# Largest normal score of an observation: one that was given no chance has it.
+# Largest normal score of an observation, for observations with a predicted probability of 0.
 _FARTHEST = 38.0
 
 
 def slots_of(model: Any, pending: bool = False) -> Slots:
-    """The slots of a surrogate, or of a plain model: see `WrapperModel.slots`."""
+    """The slots of a surrogate or a plain model; see `WrapperModel.slots`."""
     if isinstance(model, WrapperModel):
         return model.slots(pending)
     return Slots(model, None, True, "noise")
@@ -96,49 +95,48 @@ def predict(
     baseline: Tensor | None = None,
     sole_values: str | None = None,
 ) -> CalibratedPosterior:
-    """What a model states at ``X``, ``batch_shape x q x d``: jointly if ``q > 1``.
+    """A model's posterior at ``X``, ``batch_shape x q x d``: jointly if ``q > 1``.
 
-    It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
-    hyperparameters and data.
+    The posterior is differentiable in ``X`` as often as the kernel is. As by default in BoTorch, it
+    is not differentiable in hyperparameters and data.
 
     Args:
-        model: A wrapped model, or any BoTorch model that a `CalibratedModel` takes.
-        X: Points; the column of the task of a multi-task model may be left out.
-        observed: Whether to leave pending points out, as scores and constraints do.
-        objective: Whether it is of the objective (default: as the model is set).
+        model: A wrapped model, or any BoTorch model that a `CalibratedModel` accepts.
+        X: Points; for a multi-task model the task column may be omitted.
+        observed: Whether to ignore pending points, as scores and constraints do.
+        objective: Whether to predict the objective or observations (default: the model's setting).
         noise: Noise variance of observations in the space of the targets (default: the model's).
-        baseline: Points ``r x d``, with which the covariance of the objective is wanted too. What
-            depends on them alone is computed once for each such tensor.
-        sole_values: What needs one value at each point, if anything does.
+        baseline: Points ``r x d``: adds the objective's covariance with these points. Computations
+            for the baseline only are done once for each tensor.
+        sole_values: The caller's name in an error, if the caller needs one value for each point.
 
     Raises:
-        UnsupportedError: If the model states nothing of the objective, or nothing Gaussian, or
-            several values at each point where ``sole_values`` are needed.
-        BotorchTensorDimensionError, InputDataError: If ``X`` has another width or precision than
-            the model's inputs.
+        UnsupportedError: If the model does not predict the objective, is not Gaussian, or has
+            several values for each point and ``sole_values`` is given.
+        BotorchTensorDimensionError, InputDataError: If ``X`` has a wrong width or precision.
     """
     process, calibrator, denoise, excess = slots_of(model, pending=not observed)
     objective = denoise if objective is None else objective
-    # Nothing depends on the noise of an objective that is not corrected.
+    # Without a calibrator the objective does not depend on the noise.
     needs_noise = calibrator is not None or not objective
     with _naming_misfits(process, X):
-        stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
+        prediction = _uncalibrated(process, X, objective, noise, needs_noise, baseline)
     if sole_values is not None:
-        check_one_value_each(stated.target_mean.shape[-2], X, sole_values)
+        check_one_value_each(prediction.target_mean.shape[-2], X, sole_values)
     if calibrator is not None:
-        if stated.predictive is not None:
-            raise UnsupportedError(f"What a {type(process).__name__} states is calibrated already.")
-        stated.predictive = calibrator.predictive(inputs_of_calibrator(stated))
-        stated.excess = excess
-    return stated
+        if prediction.predictive is not None:
+            raise UnsupportedError(f"This {type(process).__name__} is calibrated already.")
+        prediction.predictive = calibrator.predictive(inputs_of_calibrator(prediction))
+        prediction.excess = excess
+    return prediction
 
 
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``."""
+    """Raise ``UnsupportedError`` unless the number of values at ``... x q x d`` is ``num = q``."""
     if num != X.shape[-2]:
         raise UnsupportedError(
-            f"{subject} needs one value for each point, and the input transform of `model` makes "
-            f"{num // X.shape[-2]} points of each: use a Monte Carlo acquisition function whose "
+            f"{subject} needs one value for each point, and the input transform of `model` turns "
+            f"each point into {num // X.shape[-2]}: use a Monte Carlo acquisition function whose "
             "`objective` is a risk measure of `botorch.acquisition.risk_measures`, or a model of "
             "the same data without the transform."
         )
@@ -146,10 +144,10 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 @contextmanager
 def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
-    """Context in which points of another width or precision than the process's are named.
+    """Context that explains errors due to points with a wrong width or precision for the process.
 
-    GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call, and
-    refuse single-precision inputs of a model in double, which are good enough.
+    GPyTorch's errors mention internal sizes and precisions. A check in advance would slow every
+    call, and refuse inputs in single precision that a model in double precision can use.
     """
     try:
         yield
@@ -158,14 +156,14 @@ def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
         raise
 
 
-def inputs_of_calibrator(stated: CalibratedPosterior) -> Tensor:
-    """Inputs as calibrators see them: the average over members, where each warps its inputs."""
-    inputs = stated.inputs
+def inputs_of_calibrator(prediction: CalibratedPosterior) -> Tensor:
+    """Inputs for calibrators; for members that warp inputs differently, their average."""
+    inputs = prediction.inputs
     assert inputs is not None
-    return inputs.mean(dim=MEMBER_DIM) if stated.members else inputs
+    return inputs.mean(dim=MEMBER_DIM) if prediction.members else inputs
 
 
-def _stated_by(
+def _uncalibrated(
     process: Any,
     X: Tensor,
     objective: bool,
@@ -173,7 +171,7 @@ def _stated_by(
     needs_noise: bool,
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
-    """The uncorrected posterior of a process."""
+    """The posterior of a process, without calibration."""
     X, members, cdf_alone = ready_at(process, X)
     if cdf_alone:
         return _of_distribution(process, X, objective, noise)
@@ -197,7 +195,7 @@ def _stated_by(
         with_baseline=targets.with_baseline,
         members=members,
         objective=objective,
-        # Its members have next to no variance of their own.
+        # Members of a `NoisyEnsemble` have almost no variance.
         of_order_one=not isinstance(process, NoisyEnsemble),
     )
 
@@ -205,17 +203,17 @@ def _stated_by(
 def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
-    """What a posterior states that has only a cdf: a normal score, mapped to the outcome."""
+    """The posterior of a process with only a cdf: a standard normal, mapped to the outcome."""
     posterior = process.posterior(X) if objective else _posterior_of_observations(process, X)
-    if isinstance(posterior, CalibratedPosterior):  # of a model of a user's own
+    if isinstance(posterior, CalibratedPosterior):  # from a user's model
         is_objective = objective and posterior.objective
         return posterior._with(objective=is_objective, inputs=process.transform_inputs(X))
     if objective:
         raise observations_only(process)
     if noise is not None:
         raise UnsupportedError(
-            f"A {type(process).__name__} states observations with noise of its own: give neither "
-            "`Yvar` nor a tensor `observation_noise`."
+            f"The predictions of a {type(process).__name__} include noise: pass neither `Yvar` nor "
+            "a tensor as `observation_noise`."
         )
     zero = X.new_zeros(*X.shape[:-1], 1)
     outcome_map = normal_scores(posterior)
@@ -226,18 +224,19 @@ def _of_distribution(
 
 
 def _posterior_of_observations(process: Any, X: Tensor) -> Any:
-    """The posterior with noise if a process takes ``observation_noise``, else its only one."""
-    if not learns_in_context(process):  # which has noise already, and logs that the flag is ignored
+    """The posterior with noise, or the only posterior if ``observation_noise`` is not accepted."""
+    # A model that learns in context always includes noise, and logs that it ignores the flag.
+    if not learns_in_context(process):
         with suppress(TypeError, ValueError, NotImplementedError, BotorchError):
             return process.posterior(X, observation_noise=True)
     return process.posterior(X)
 
 
 def observations_only(process: Any) -> UnsupportedError:
-    """The error for a claim about the objective of a process that states observations only."""
+    """The error if the objective is needed from a process that predicts only observations."""
     return UnsupportedError(
-        f"A {type(process).__name__} states observations only, not the objective behind their "
-        "noise: make the CalibratedModel with `denoise=False`."
+        f"A {type(process).__name__} predicts observations only, not the objective without noise: "
+        "make the CalibratedModel with `denoise=False`."
     )
 
 
@@ -245,22 +244,22 @@ def observations_only(process: Any) -> UnsupportedError:
 
 
 class Targets(NamedTuple):
-    """Moments of a process's targets at points, of members ``batch_shape x S x ...``."""
+    """Moments of a process's targets at points; for ensembles ``batch_shape x S x ...``."""
 
     mean: Tensor  # batch_shape x q x 1
     variance: Tensor  # of the objective, batch_shape x q x 1
     inputs: Tensor  # in the transformed space, batch_shape x q x d
     covariance: Tensor | LinearOperator | None = None  # batch_shape x q x q, if joint
-    with_baseline: Tensor | None = None  # batch_shape x q x r
+    with_baseline: Tensor | None = None  # covariance with the baseline, batch_shape x q x r
 
 
 def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None = None) -> Targets:
-    """Moments at ``X``, with all columns: from the kept factor where that serves the process."""
+    """Moments at ``X``, with all columns; by `moments_by_factor` if possible."""
     kept = moments_by_factor(process, X, members, baseline)
     if kept is not None:
         return kept
     if baseline is not None:
-        return _beside(process, X, members, baseline)
+        return _targets_with_baseline(process, X, members, baseline)
     posterior = in_space_of_targets(process).posterior(X)
     if not isinstance(posterior, GPyTorchPosterior):
         raise UnsupportedError(
@@ -270,10 +269,10 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
         )
     normal = posterior.distribution
     operator, shape = normal.lazy_covariance_matrix, normal.batch_shape + normal.event_shape
-    # Several means may share one covariance matrix.
+    # A covariance matrix may be shared by several means.
     variance = operator.diagonal(dim1=-1, dim2=-2).expand(shape).unsqueeze(-1)
     inputs = process.transform_inputs(X.unsqueeze(MEMBER_DIM) if members else X)
-    # A one-to-many input transform makes several points of one.
+    # A one-to-many input transform turns one point into several.
     return Targets(posterior.mean, variance, inputs, operator if shape[-1] > 1 else None)
 
 
@@ -281,10 +280,9 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
 def moments_by_factor(
     process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
 ) -> Targets | None:
-    """Moments at ``X``, with all columns, by the kept Cholesky factor; None where it serves not.
+    """Moments at ``X``, with all columns, by the cached Cholesky factor; None if not supported.
 
-    An ensemble, of which the moments of ``members`` are wanted, is served as a batch of models, in
-    the last dimension of ``batch_shape``.
+    With ``members`` an ensemble is a batch of models, in the last dimension of ``batch_shape``.
     """
     is_joint = X.shape[-2] > 1 or baseline is not None
     if not X.numel() or not may_serve(process, members) or (is_joint and members):
@@ -317,12 +315,12 @@ def moments_by_factor(
     return Targets(mean, variance.expand_as(mean), inputs.expand(*mean.shape[:-1], -1))
 
 
-def _beside(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
-    """Moments with those at a baseline, from the joint posterior of all of these points."""
+def _targets_with_baseline(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
+    """Moments at ``X`` and covariances with a baseline, from the joint posterior of all points."""
     baseline = match_batch_shape(with_task_feature(process, baseline), X)
     together = torch.cat([baseline, X], dim=-2)
     mean, variance, inputs, operator, _ = _targets_at(process, together, members)
-    # A one-to-many input transform makes equally many points of each.
+    # A one-to-many input transform turns each point into the same number of points.
     num = mean.shape[-2] * X.shape[-2] // (baseline.shape[-2] + X.shape[-2])
     assert operator is not None
     rows = operator[..., -num:, :]
@@ -334,7 +332,7 @@ def _beside(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets
 def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
     """``X`` as ``model_batch_shape x (number of points) x d``, and the shape of the points.
 
-    The model's batch dimensions are the last ones of the batch shape of ``X``, which may lack them.
+    The model's batch dimensions are the last batch dimensions of ``X``, if ``X`` has them.
     """
     lead = X.shape[: max(X.dim() - 2 - batch_dims, 0)]
     rows = X.squeeze(-2)[(None,) * (batch_dims - (X.dim() - 2 - len(lead)))]
@@ -349,7 +347,7 @@ def _points_first(values: Tensor, lead: Size) -> Tensor:
 
 def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
     """Noise variance of new observations, by a second evaluation of the posterior."""
-    if not has_members(process):  # which adds its members itself
+    if not has_members(process):  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
     normal = in_space_of_targets(process).posterior(X, observation_noise=True).distribution
     noisy = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
@@ -359,9 +357,9 @@ def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
 def _in_common_units(
     targets: Targets, noise: Tensor | None, outcome_map: OutcomeMap
 ) -> tuple[Targets, Tensor | None, OutcomeMap]:
-    """Moments and noise of members in targets of the first one, and the map of that one.
+    """Moments and noise of all members in targets of the first member, and the first member's map.
 
-    Members may have a ``Standardize`` of their own each.
+    Each member may have a different ``Standardize``.
     """
     if not isinstance(outcome_map, Affine):
         return targets, noise, outcome_map
@@ -390,14 +388,14 @@ def process_posterior(
     observation_noise: bool | Tensor = False,
     posterior_transform: PosteriorTransform | None = None,
 ) -> Posterior:
-    """``process.posterior(X, ...)``, at all points at once where the kept factor serves."""
+    """``process.posterior(X, ...)``, by `moments_by_factor` if possible."""
     with _naming_misfits(process, X):
         kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):
             kept = moments_by_factor(process, X)
         outcome_map = None if kept is None else outcome_map_of(process, X)
         if kept is None or not isinstance(outcome_map, Affine):
-            noise = _once(process, X, observation_noise)
+            noise = _undoubled_noise(process, X, observation_noise)
             return process.posterior(
                 X, observation_noise=noise, posterior_transform=posterior_transform
             )
@@ -409,8 +407,8 @@ def process_posterior(
         return posterior if posterior_transform is None else posterior_transform(posterior, X=X)
 
 
-def _once(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
-    """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
+def _undoubled_noise(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+    """``noise``, or half of it if BoTorch would add it twice, for given and for learned noise."""
     if noise is False or learned_noise(process) is None:
         return noise
     variance = likelihood_of(process).noise.mean() if noise is True else noise
@@ -422,16 +420,17 @@ def mean_and_deviation(
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the objective, ``batch_shape [x S] x q x 1`` each.
 
-    The model may be any with one output: what is no process has a posterior with a mean and a
-    variance.
+    ``model`` is any model with one output whose posterior has a mean and a variance.
     """
     if not isinstance(model, (WrapperModel, GPyTorchModel)):
         posterior: Any = model.posterior(X, posterior_transform=posterior_transform)
         return posterior.mean, posterior.variance.clamp_min(MIN_VARIANCE).sqrt()
-    stated = predict(model, X)
+    prediction = predict(model, X)
     if posterior_transform is not None:
-        stated = stated.affine(*scalar_affine(posterior_transform, "a model"))
-    mean, variance = (stated.mean, stated.variance) if stated.members else stated.moments()
+        prediction = prediction.affine(*scalar_affine(posterior_transform, "a model"))
+    mean, variance = (
+        (prediction.mean, prediction.variance) if prediction.members else prediction.moments()
+    )
     return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
@@ -441,62 +440,61 @@ def mean_and_deviation(
 def scores_of_observations(
     process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Observations ``n x d`` as calibrators see them, and their normal scores ``n``, each alone.
+    """Inputs for calibrators, ``n x d``, and normal scores ``n`` of observations.
 
-    Noise variances ``Yvar``, ``n x 1`` and in units of the outcome, replace the model's where they
-    are not NaN.
+    Noise variances ``Yvar``, ``n x 1``, in units of the outcome, replace the model's unless NaN.
     """
     with as_in_training(process):
         points = X.unsqueeze(-2)
-        stated = predict(
+        prediction = predict(
             process, points, objective=False, sole_values="The score of an observation"
         )
-        if Yvar is not None and stated.target_noise is not None:
-            stated.target_noise = _given_noise(process, stated, Y, Yvar)
-        z = stated.own_score(Y.unsqueeze(-1)).reshape(-1)
+        if Yvar is not None and prediction.target_noise is not None:
+            prediction.target_noise = _given_noise(process, prediction, Y, Yvar)
+        z = prediction.own_score(Y.unsqueeze(-1)).reshape(-1)
     z = z.clamp(-_FARTHEST, _FARTHEST) if states_cdf_alone(process) else z
-    return inputs_of_calibrator(stated).squeeze(-2), z.to(Y)
+    return inputs_of_calibrator(prediction).squeeze(-2), z.to(Y)
 
 
-def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
-    """Noise variances of observations in the space of the targets, from those given for some."""
-    shape = -1, *[1] * (stated.target_mean.dim() - 1)
-    if isinstance(stated.outcome_map, Affine):
-        given = stated.outcome_map.scaled(Yvar.double().view(shape), power=-2)
+def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
+    """Noise variances of observations in the space of the targets; the model's where NaN."""
+    shape = -1, *[1] * (prediction.target_mean.dim() - 1)
+    if isinstance(prediction.outcome_map, Affine):
+        given = prediction.outcome_map.scaled(Yvar.double().view(shape), power=-2)
     else:
         given = process.outcome_transform(Y, Yvar)[1].double().view(shape)
     learned = learned_noise(process)
-    if learned is not None:  # which comes on top of what is given
+    if learned is not None:  # added to the given variances
         given = given + learned.unsqueeze(-1)
-    return torch.where(given.isnan(), stated.target_noise, given)
+    return torch.where(given.isnan(), prediction.target_noise, given)
 
 
 class PastPredictions(NamedTuple):
-    """What a process stated of each training datum before it saw that datum, in their order."""
+    """A process's predictions of its training data, each before the datum was observed."""
 
-    inputs: Tensor  # n x d, as calibrators see them
+    inputs: Tensor  # n x d, for calibrators
     scores: Tensor  # n, normal scores
     raw_inputs: Tensor  # n x d, before any input transform
     outcomes: Tensor  # n x 1
-    # n x 1, if a single prediction states all; corrected by nothing
+    # The uncalibrated predictions, n x 1; None for a model that learns in context
     prediction: CalibratedPosterior | None
 
 
 @torch.no_grad()
 def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
-    """What an exact process, or an ensemble of such, stated of its own training data.
+    """Past predictions of an exact process, or an ensemble of these, for the training data.
 
-    Those of a multi-task process are the data of its output task. A model that learns in context
-    predicts each observation from those before it; the first one is left out.
+    For a multi-task process only the data of the output task are predicted. A model that learns in
+    context predicts each observation from the earlier observations, without the first observation.
 
     Args:
-        process: The process, whose data are in the order of observation.
+        process: A process with training data in the order of observation.
         residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
         num_initial: Number of initial observations (the design) to leave out.
 
     Raises:
-        UnsupportedError: If past data cannot be replayed.
-        InputDataError: If there are no training data, or fewer than ``num_initial``.
+        UnsupportedError: If the process cannot predict its past data.
+        InputDataError: If the number of training data is 0 or less than ``num_initial``.
     """
     if states_cdf_alone(process):
         return _history_in_context(process, residuals, num_initial)
@@ -521,11 +519,11 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     if members:
         moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
     about = moments.mean, moments.variance, None, inputs[own], outcome_map
-    stated = CalibratedPosterior.of_targets(*about, objective=False, members=members)
+    prediction = CalibratedPosterior.of_targets(*about, objective=False, members=members)
     first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
     outcomes = outcome_map.outcome(first.double()).to(first)
     scores = score_of_members(z) if members else z
-    return PastPredictions(inputs[own], scores, raw, outcomes, stated)
+    return PastPredictions(inputs[own], scores, raw, outcomes, prediction)
 
 
 def _checked_num(num: Any, num_observations: int) -> int:
@@ -546,7 +544,7 @@ def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastP
         )
     if residuals != "prequential":
         raise UnsupportedError(
-            f"A {type(process).__name__} predicts each observation from those before it: "
+            f"A {type(process).__name__} predicts each observation from earlier observations: "
             "leave-one-out residuals are for Gaussian processes."
         )
     X, Y = process.train_X, process.train_Y

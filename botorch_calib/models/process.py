@@ -1,7 +1,6 @@
-"""A process: its parts, its data and noise, and which points and observations fit it.
+"""The process inside a surrogate: its training data, inputs and noise, and checks of new data.
 
-`observed_process` and `predicting_process` look inside a surrogate, and leave a plain model as it
-is.
+A plain model is a process itself.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 
 
 def predicting_process(model: object) -> Any:
-    """The process that a model predicts by, pending points included."""
+    """The process inside a model, conditioned on pending points."""
     return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
 def observed_process(model: object) -> Any:
-    """The process of observed data alone, inside a surrogate."""
+    """The process inside a model, of observed data only."""
     return model.model if isinstance(model, WrapperModel) else model
 
 
 def sole_member(model: object) -> Any:
-    """The model in a ``ModelList`` of a single one; any other as it is."""
+    """The only model of a ``ModelList``; other models are returned unchanged."""
     members = list(model.models) if isinstance(model, ModelList) else []
     return members[0] if len(members) == 1 else model
 
 
 def has_members(process: Any) -> bool:
-    """Whether a process is an ensemble, whose posterior has a dimension of members."""
+    """Whether a process is an ensemble; then its posterior has a dimension of members."""
     return is_ensemble(process) or isinstance(process, EnsembleModel)
 
 
@@ -62,9 +61,9 @@ def likelihood_of(model: object) -> Any:
 
 
 def with_own_hyperparameters(gp: Any) -> Any:
-    """A copy of a process that shares data and caches, which nothing writes to."""
+    """A copy of a process with independent hyperparameters and shared data and caches."""
     twin = copy(gp)
-    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
+    hyperparameters = ("_parameters", "_buffers", "_modules")  # the contents of a module
     twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
     return twin
 
@@ -73,11 +72,11 @@ def with_own_hyperparameters(gp: Any) -> Any:
 
 
 def raw_train_inputs(model: object) -> Tensor | None:
-    """Training inputs before any input transform, where a single model holds them."""
+    """Training inputs before any input transform; None for models without a single tensor."""
     inputs = getattr(model, "train_inputs", None)
-    if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP holds a list of them
+    if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
         return None
-    # In eval mode BoTorch puts the transformed inputs in place of these, and keeps these aside.
+    # In eval mode BoTorch replaces `train_inputs` by transformed inputs, and stores the originals.
     original: Tensor | None = getattr(model, "_original_train_inputs", None)
     if original is not None and getattr(model, "_has_transformed_inputs", False):
         return original
@@ -85,10 +84,9 @@ def raw_train_inputs(model: object) -> Tensor | None:
 
 
 def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
-    """The argument ``X`` of a model's outcome transform, where that differs between inputs.
+    """The argument ``X`` of an outcome transform that depends on inputs; otherwise no argument.
 
-    Others are not given any, since those that users write need not take it. ``X``, ``... x d``, are
-    the training inputs by default.
+    Users' transforms need not accept ``X``. ``X``, ``... x d``, are by default the training inputs.
     """
     parts = model.outcome_transform.modules()
     if not any(isinstance(part, StratifiedStandardize) for part in parts):
@@ -98,13 +96,13 @@ def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor
 
 
 def raw_width(model: object) -> int | None:
-    """Number of columns of the inputs before any input transform, where the model knows it."""
+    """Number of columns of the inputs before any input transform; None if unknown."""
     inputs = raw_train_inputs(model)
     return None if inputs is None else inputs.shape[-1]
 
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:
-    """``X`` with the column of the output task, where a multi-task model lets it be omitted."""
+    """``X`` with the column of the output task, if ``X`` lacks it for a multi-task model."""
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task or X.shape[-1] != model.num_non_task_features:
         return X
@@ -114,7 +112,7 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
-    """Which rows of training inputs ``n x d`` belong to the output task; all but for multi-task."""
+    """Whether rows ``n x d`` belong to the output task, ``n``; True without tasks."""
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
@@ -123,11 +121,11 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
 
 def ready_at(process: Any, X: Tensor) -> tuple[Tensor, bool, bool]:
-    """Put a process in `eval` mode for points ``X``, and look once at what it is.
+    """Put a process in `eval` mode to evaluate points ``X``.
 
-    Returns ``X`` with all columns, whether there are members, and whether only a cdf is stated.
+    Returns ``X`` with all columns, whether the process has members, and whether it has only a cdf.
     """
-    if process.training:  # in which an input transform would learn from `X`
+    if process.training:  # in training mode an input transform would learn from `X`
         process.eval()
     members = has_members(process)
     return with_task_feature(process, X), members, not members and states_cdf_alone(process)
@@ -136,7 +134,7 @@ def ready_at(process: Any, X: Tensor) -> tuple[Tensor, bool, bool]:
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
     """Raise unless points ``... x d`` have the width and the precision of a process's inputs.
 
-    The column of the output task of a multi-task model may be left out.
+    For a multi-task model the task column may be omitted.
     """
     if X.dim() < 2:
         raise BotorchTensorDimensionError(
@@ -149,41 +147,41 @@ def check_fits(model: object, X: Tensor, name: str = "X") -> None:
     X = with_task_feature(process, X)
     if X.shape[-1] != inputs.shape[-1]:
         raise BotorchTensorDimensionError(
-            f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
+            f"`{name}` must have {inputs.shape[-1]} columns, like the model's inputs, got "
             f"{X.shape[-1]}."
         )
     check_precision(name, X, inputs.dtype)
 
 
 def as_in_training(model: object) -> AbstractContextManager[Any]:
-    """Context in which one-to-many input transforms leave points single, as training inputs are."""
+    """Context in which one-to-many input transforms do not multiply points, as in training."""
     transform = getattr(model, "input_transform", None)
     makes_several = transform is not None and transform.is_one_to_many
     return fantasize() if makes_several else nullcontext()
 
 
 def like(model: Model, X: Tensor) -> Tensor:
-    """``X`` without gradient, in the precision and on the device of the model's parameters."""
+    """``X``, detached, in the precision and on the device of the model's parameters."""
     parameter = next(model.parameters(), None)
     return X.detach() if parameter is None else X.detach().to(parameter)
 
 
 def batch_of_models(model: Any) -> Size:
-    """The batch shape of a batch of models: none of an ensemble, whose members are one model."""
+    """The batch shape of a batch of models; empty for an ensemble, which is a single model."""
     return Size() if is_ensemble(model) else batch_shape_of(model)
 
 
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Checked observations ``n x d``, ``n x 1``, on the device of a model, with its task feature.
+    """Validate observations ``n x d``, ``n x 1``; returned on the model's device, with its task.
 
-    An exact GP gets them in its own precision. Other models may compute more precisely than their
-    parameters are stored: double precision is kept for them.
+    For an exact GP they are converted to its precision. Other models may compute more precisely
+    than they store parameters, so data in double precision are not converted.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
-            f"A batch of models of shape {tuple(batch_shape)} takes no observations: give a model "
+            f"A batch of models of shape {tuple(batch_shape)} takes no observations: use a model "
             "without batch dimensions."
         )
     X = with_task_feature(model, X)
@@ -200,7 +198,7 @@ def checked_observations(
     unknown = check_tensor("Yvar", Yvar).isnan()
     if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
         raise InputDataError(
-            f"`Yvar` must be nonnegative and finite, or NaN where it is not known, of the shape "
+            f"`Yvar` must be nonnegative and finite, or NaN if unknown, of the shape "
             f"{tuple(Y.shape)} of `Y`."
         )
     takes_noise = isinstance(likelihood_of(model), FixedNoiseGaussianLikelihood)
@@ -216,13 +214,13 @@ def checked_observations(
 
 
 def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
-    """Noise variance of a new observation in the space of the targets, where it can be read off.
+    """Noise variance of new observations in the space of the targets; None if not available.
 
-    It broadcasts to ``batch_shape x q x 1`` at ``X``, ``batch_shape x q x d``, which the kernel
-    sees as ``inputs``. BoTorch adds fixed
-    noise twice that is learned in part, and none of an outlier-robust model's.
+    It broadcasts to ``batch_shape x q x 1`` at ``X``, ``batch_shape x q x d``; ``inputs`` is ``X``
+    after the input transform. (BoTorch adds given noise twice if part of the noise is learned, and
+    does not add the noise of an outlier-robust model.)
     """
-    if isinstance(process, MultiTaskGPyTorchModel):  # may differ from task to task
+    if isinstance(process, MultiTaskGPyTorchModel):  # tasks may differ
         return _given_noise_by_task(process, X)
     if isinstance(process.likelihood, LearnedSpreadLikelihood):
         return process.likelihood.variances(inputs).unsqueeze(-1)
@@ -243,7 +241,7 @@ def constant_noise(likelihood: Any) -> Tensor | None:
 
 
 def learned_noise(process: object) -> Tensor | None:
-    """Variance that a likelihood of given noise learns on top of it; None where it learns none."""
+    """Variance that a likelihood learns in addition to given noise; None without learned noise."""
     likelihood = likelihood_of(process)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return None
@@ -254,12 +252,12 @@ def learned_noise(process: object) -> Tensor | None:
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
     """Mean of the given noise of each row's task, ``batch_shape x q x 1``; None if it is learned.
 
-    BoTorch's models add the same, except that (up to 0.18.1) those conditioned on batches cannot,
-    and for a task without observations they say NaN: here it has the mean of all tasks.
+    BoTorch's models add the same, with two exceptions up to 0.18.1: models conditioned on batches
+    raise, and the noise of a task without observations is NaN. Here it is the mean of all tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None
-    # Both transformed, after a posterior
+    # A posterior has been evaluated before, so `train_inputs` are transformed.
     inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
     own, seen = (Z[..., model._task_feature].round() for Z in inputs)
     same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)

@@ -1,10 +1,10 @@
-"""Stationary radial kernels as functions of the squared distance, with a derivative of their own.
+"""Stationary radial kernels as functions of the squared distance, with explicit derivatives.
 
-Every profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the
-distance in units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
+A profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the distance in
+units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
 
-GPyTorch composes the same kernels of ten operations and more, which autograd goes back through one
-by one. Here the derivative by a point is a sum over the others, ``2 sum_i f'(s_i) (x - x_i)``.
+GPyTorch composes these kernels from ten or more operations, and autograd differentiates each one.
+Here the derivative by a point is one sum over the other points, ``2 sum_i f'(s_i) (x - x_i)``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpytorch.lazy import LazyEvaluatedKernelTensor
 from torch import Tensor
 from torch.autograd import Function
 
-# As in GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
+# Lower limit of squared distances (the same in GPyTorch): 1/r is finite at coincident points.
 LEAST_SQUARE = 1e-30
 
 Buffers = Sequence[Tensor | None]
@@ -27,42 +27,42 @@ _NEW: Buffers = (None, None, None)
 
 
 class RadialProfile(ABC):
-    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``, ``g`` being a by-product of ``f``."""
+    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``; ``g`` is computed along with ``f``."""
 
     factor: ClassVar[float]
     slope: ClassVar[float]
 
     @abstractmethod
     def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` at ``s``, which may be the first of three buffers for them.
+        """``f`` and ``g`` at ``s``, in the first two of three buffers; ``s`` may be the first.
 
-        Without buffers they are differentiable twice, where ``s`` is at least `LEAST_SQUARE`.
+        Without buffers they are differentiable twice if ``s`` is at least `LEAST_SQUARE`.
         """
 
     def prepared(self, squares: Tensor) -> Tensor:
-        """What `at_pairs` takes of the squared distances along some columns."""
+        """Prepare squared distances along some columns for `at_pairs`."""
         return squares
 
     def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` in the first two of three buffers ``b x M x n``.
+        """``f`` and ``g`` at pairs, in the first two of three buffers ``b x M x n``.
 
-        From what is `prepared` along two sets of columns, ``b x 1 x n`` and ``1 x M x n``.
+        The arguments are `prepared` for two sets of columns, ``b x 1 x n`` and ``1 x M x n``.
         """
         return self.at(torch.add(first, second, out=out[0]), out)
 
 
 class GaussianProfile(RadialProfile):
-    """``f = g = exp(-s)``, that is ``exp(-r^2/2)``, whose parts multiply."""
+    """``f = g = exp(-s) = exp(-r^2/2)``, a product over columns."""
 
     factor = 0.5
     slope = -1.0
 
     def prepared(self, squares: Tensor) -> Tensor:
-        """The factor ``exp(-s)`` of these columns."""
+        """The factor ``exp(-s)`` of some columns."""
         return squares.neg().exp_()
 
     def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
-        """As a product: no exponential at all pairs."""
+        """The product of two factors, without exponentials at all pairs."""
         k = torch.mul(first, second, out=out[0])
         return k, k
 
@@ -100,7 +100,7 @@ _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52
 
 
 def radial_profile(kernel: Kernel) -> RadialProfile | None:
-    """The profile of a kernel on all columns without batch dimensions; None if it has another."""
+    """The profile of a kernel on all columns without batch dimensions; None for other kernels."""
     if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
         return None
     if kernel.raw_lengthscale.dim() != 2:
@@ -111,8 +111,8 @@ def radial_profile(kernel: Kernel) -> RadialProfile | None:
 
 
 def base_kernel(kernel: Kernel) -> Kernel:
-    """A kernel without its ``ScaleKernel``, if that is plain."""
-    # Batch dimensions are the scale's own; the kernel inside is for `radial_profile` to judge.
+    """A kernel without its ``ScaleKernel``, if the scale is a single number on all columns."""
+    # `radial_profile` checks the kernel inside.
     is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
     return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
 
@@ -120,20 +120,21 @@ def base_kernel(kernel: Kernel) -> Kernel:
 def radial_between(
     inputs: Tensor, own: LazyEvaluatedKernelTensor
 ) -> tuple[Tensor, Tensor | float] | None:
-    """The kernel of a lazy matrix between others' points and its own, and that of equal points.
+    """The kernel of ``own`` between ``inputs`` and its points, and its value at equal points.
 
-    For points ``... x n x d`` and ``... x m x d``, ``... x n x m`` and a scalar. Differentiable in
-    points as often as the kernel is, not in its hyperparameters. None where it is not radial.
+    For ``inputs``, ``... x n x d``, and ``m`` points of ``own`` the results are ``... x n x m`` and
+    a scalar. They are differentiable in points as often as the kernel is, but not in
+    hyperparameters. None for kernels that are not radial.
     """
     kernel: Any = own.kernel
     base: Any = base_kernel(kernel)
     profile = radial_profile(base)
     is_usual = not own.params and not own.last_dim_is_batch
-    # Other columns are an error, which the kernel itself raises.
+    # With other columns the kernel itself raises an error.
     if profile is None or not is_usual or inputs.shape[-1] != own.x2.shape[-1]:
         return None
-    # Centred before they are scaled, for the digits of points far from zero. An RBF kernel of
-    # GPyTorch scales first: rounding has to be that of the training covariance, which it made.
+    # Inputs are centred before they are scaled, to preserve digits of points far from zero.
+    # GPyTorch's RBF kernel scales first, and rounding must agree with the training covariance.
     x1, x2, unit = inputs, own.x2, base.lengthscale.detach()
     if type(base) is RBFKernel:
         x1, x2, unit = x1 / unit, x2 / unit, 1.0
@@ -159,7 +160,7 @@ class _Between(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (x1, x2, left, right, g), profile = ctx.saved_tensors, ctx.profile
-        if torch.is_grad_enabled():  # to be differentiated again
+        if torch.is_grad_enabled():  # with a graph for higher derivatives
             left, right, squares = _squares(x1, x2)
             _, g = profile.at(squares)
         weight, d = (profile.slope * g) * grad, x1.shape[-1]
@@ -174,9 +175,9 @@ class _Between(Function):
 
 
 def _squares(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances of points and, before them, the factors whose product they are.
+    """Two factors of the squared distances between points, and the squared distances.
 
-    These are ``-2 x_1, |x_1|^2, 1`` and ``x_2, 1, |x_2|^2`` in columns.
+    The factors have the columns ``-2 x_1, |x_1|^2, 1`` and ``x_2, 1, |x_2|^2``.
     """
     norms = [(x * x).sum(dim=-1, keepdim=True) for x in (x1, x2)]
     left = torch.cat([-2.0 * x1, norms[0], torch.ones_like(norms[0])], dim=-1)

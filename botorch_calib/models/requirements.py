@@ -1,4 +1,4 @@
-"""Checks of models, and of requests that not every model can serve; errors name the remedy."""
+"""Checks of models and requests that not every model supports; errors name the remedy."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     if not isinstance(likelihood_of(model), _GaussianLikelihoodBase):
         raise UnsupportedError(
             f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
-            "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
-            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
+            "SingleTaskGP, whose likelihood is Gaussian by default. If your model adds Gaussian "
+            "noise, set its `likelihood` to a GaussianLikelihood."
         )
     if isinstance(model, HeterogeneousMTGP):
         raise UnsupportedError(
-            f"The tasks of a {name} have inputs of their own, which {wrapper} does not take: use a "
-            "MultiTaskGP of the inputs that all have, or a SingleTaskGP of the target task."
+            f"The tasks of a {name} have different inputs, which {wrapper} does not support: use a "
+            "MultiTaskGP of their common inputs, or a SingleTaskGP of the target task."
         )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(
-            f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
-            "of: use one model per element, in a CalibratedModelList."
+            f"The outcome of a {name} is a tensor, which {wrapper} does not support: use one model "
+            "per element, in a CalibratedModelList."
         )
 
 
 def check_process(model: Model) -> None:
-    """Raise ``UnsupportedError`` unless a `CalibratedModel` takes a process."""
+    """Raise ``UnsupportedError`` unless a `CalibratedModel` supports the process."""
     check_model(model)
     if has_members(model):
         _check_ensemble(model)
     elif states_cdf_alone(model):
         try:
             num = model.num_outputs
-        except NotImplementedError:  # by prior-fitted networks, which have one
+        except NotImplementedError:  # raised by prior-fitted networks, which have one output
             num = 1
         if num != 1:
             raise UnsupportedError(
@@ -93,8 +93,8 @@ def _check_ensemble(model: Any) -> None:
         )
     if not (isinstance(likelihood_of(model), _GaussianLikelihoodBase) or is_to_be_fitted(model)):
         raise UnsupportedError(
-            f"{name} states no noise of its observations, which a calibrated model needs: give it "
-            "as `NoisyEnsemble(model, noise_variance)`."
+            f"{name} has no observation noise, which a calibrated model needs: pass "
+            "`NoisyEnsemble(model, noise_variance)`."
         )
     if not has_affine_outcomes(model):
         raise UnsupportedError(
@@ -110,7 +110,7 @@ def is_to_be_fitted(model: Any) -> bool:
 
 
 def one_outcome_of(model: Model) -> str:
-    """How to get a model of a single outcome, in words."""
+    """A text for errors: how to get a model of a single outcome."""
     if isinstance(model, ModelList):
         return "each around one of its `models`"
     if isinstance(model, MultiTaskGPyTorchModel):
@@ -121,15 +121,15 @@ def one_outcome_of(model: Model) -> str:
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
-    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` of none."""
+    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` for None."""
     if transform is None:
         return 1.0, 0.0
     weights: Any = getattr(transform, "weights", None)
     if isinstance(transform, ScalarizedPosteriorTransform) and weights.numel() == 1:
         if float(weights) == 0.0:
             raise UnsupportedError(
-                f"`posterior_transform` has the weight 0, which makes a constant of {subject}: "
-                "give another weight."
+                f"`posterior_transform` has the weight 0, which makes {subject} constant: use "
+                "another weight."
             )
         return float(weights), float(transform.offset)
     raise UnsupportedError(
@@ -140,12 +140,12 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
 
 
 def check_same_width(model: Any, other: Any) -> None:
-    """Raise unless the ``other`` model, an argument ``model``, has inputs of the width of one's."""
+    """Raise unless two models have inputs of the same width; errors call ``other`` ``model``."""
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(
-            f"`model` must have {width} inputs as the present one has, got one of {own}: what has "
-            "been learned or counted is of no use to it, so start anew, as by `from_history`."
+            f"`model` must have {width} inputs, like the current model, got {own}: calibration "
+            "cannot continue with other inputs, so start from the beginning, as by `from_history`."
         )
 
 
@@ -153,7 +153,7 @@ def check_fantasizes(model: Any, subject: str) -> None:
     """Raise ``UnsupportedError`` unless a model can be conditioned on fantasies."""
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(
-            f"{subject} needs models that can be conditioned on observations, which a "
-            f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP, or give pending "
+            f"{subject} needs models that can be conditioned on observations, and a "
+            f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP, or pass pending "
             "points to a Monte Carlo acquisition function."
         )

@@ -1,4 +1,4 @@
-"""One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
+"""One-step-ahead and leave-one-out residuals of a GP's training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
 mean and standard deviation of ``y``, with the noise of a new observation.
@@ -19,15 +19,14 @@ RESIDUALS = ("prequential", "loo")
 
 
 def prequential_residuals(model: Module) -> Tensor:
-    """One-step-ahead standardised residuals of a GP's own training data, in its order.
+    """One-step-ahead standardised residuals ``n`` of a GP's training data, in order.
 
     With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t - mu_t) /
-    s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t`` alone, at the
-    model's current hyperparameters. They refer to the model's targets; an increasing affine outcome
-    transform such as ``Standardize`` leaves them unchanged.
+    s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t``, at the current
+    hyperparameters. They are residuals of the model's targets; an increasing affine outcome
+    transform such as ``Standardize`` does not change them. They have no gradient.
 
-    ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``, and
-    is left in the mode it was in. The residuals, ``n``, have no gradient.
+    ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``.
 
     Example:
         >>> z = prequential_residuals(gp)  # 20, standard normal if the model is right
@@ -36,13 +35,12 @@ def prequential_residuals(model: Module) -> Tensor:
 
 
 def loo_residuals(model: Module) -> Tensor:
-    """Leave-one-out standardised residuals of a GP's own training data, in its order.
+    """Leave-one-out standardised residuals ``n`` of a GP's training data, in order.
 
     ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, with ``K`` the prior covariance of the
-    observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12): the numbers of
-    ``botorch.cross_validation.efficient_loo_cv`` without the cancellation in ``y - mu_i``. This is
-    OCBO's Algorithm 4 at the price of one factorisation. For ``model`` and the result see
-    `prequential_residuals`.
+    observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12). These are the numbers
+    of ``botorch.cross_validation.efficient_loo_cv``, without the cancellation in ``y - mu_i``. This
+    is OCBO's Algorithm 4 with a single factorisation. For ``model`` see `prequential_residuals`.
 
     Example:
         >>> z = loo_residuals(gp)  # 20, standard normal if the model is right
@@ -54,27 +52,26 @@ def loo_residuals(model: Module) -> Tensor:
 def forecast_history(
     model: Module, residuals: str = "prequential", members: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, standardised residuals and predictive deviations of a GP's own training data.
+    """Inputs, standardised residuals and predictive deviations of a GP's training data.
 
-    The inputs, ``n x d``, are transformed as the GP sees them. In the space of the targets, the
-    mean of a prediction is ``y - deviation * residual``. A likelihood that has learned the noise of
-    each observation, as an outlier-robust one, did not know it when the value was predicted: both
-    then are with the noise that it states for a new observation. With ``members`` the model is an
-    ensemble of exact GPs, and residuals and deviations are ``num_members x n``, else ``n``.
+    The inputs, ``n x d``, are transformed. In the space of the targets, the predictive mean is
+    ``y - deviation * residual``. An outlier-robust likelihood learns the noise of each observation
+    only afterwards, so residuals and deviations are with its noise for a new observation. With
+    ``members`` the model is an ensemble of exact GPs, and residuals and deviations are
+    ``num_members x n``; otherwise they are ``n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)
     cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag_embed())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
-        # Left out, y_i has the variance 1 / [K^-1]_ii and is missed by that times
-        # [K^-1 (y - mean)]_i.
+        # The predictive variance of y_i is 1 / [K^-1]_ii, its residual that times [K^-1 (y - m)]_i.
         precision = torch.cholesky_inverse(cholesky).diagonal(dim1=-2, dim2=-1)
         weighted = torch.cholesky_solve(deviation, cholesky).squeeze(-1)
         z, deviations = weighted / precision.sqrt(), precision.rsqrt()
     else:
         z = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
         deviations = cholesky.diagonal(dim1=-2, dim2=-1)
-    # From the deviation of the row itself to that of a new observation, which was predicted.
+    # Replace the noise of the row by the noise of a new observation, which was predicted.
     ratio = (1.0 + (prior.new_noise - prior.noise) / deviations.square()).sqrt()
     return prior.inputs, z / ratio, deviations * ratio

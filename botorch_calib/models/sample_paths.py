@@ -1,6 +1,6 @@
-"""Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
+"""Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths``.
 
-Importing this module registers them, and noise that differs by input, with BoTorch's dispatchers.
+Importing this module registers them, and noise that depends on the input, with BoTorch.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
-    """Functions drawn from a calibrated model: the transport of two paths of its Gaussian process.
+    """Functions drawn from a calibrated model, as a transport of paths of its Gaussian process.
 
-    With ``f`` and ``f'`` independent paths of the process, ``z`` the standardised value of
-    ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
-    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples.
+    Let ``f`` and ``f'`` be independent paths of the process, ``z`` the standardised value of
+    ``f + sqrt(n / v) (f' - mu)``, and ``T`` the map of `CalibratedPosterior`. A drawn function is
+    ``f + a sqrt(v + n) (T(z) - z)``, as in joint samples of this posterior.
 
     Args:
         model: The calibrated model.
-        paths: Of its process, of the shape ``sample_shape x 2``.
+        paths: Paths of its process, of the shape ``sample_shape x 2``.
 
     Example:
         >>> paths = draw_matheron_paths(model, torch.Size([8]))
@@ -54,7 +54,7 @@ class CalibratedPath(SamplePath):
         super().__init__()
         self.model, self.paths = model, paths
         self._batch = batch_of_models(model.model)
-        # Samplers may be a user's own.
+        # Users' samplers may return other paths.
         is_linear = all(type(p) is GeneralizedLinearPath for p in paths.values())
         self._share_features = is_linear and not self._batch
         for name, part in paths.items() if self._share_features else ():
@@ -66,23 +66,23 @@ class CalibratedPath(SamplePath):
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
 
         The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
-        transform makes several points of each, their values stand side by side.
+        transform turns each point into several, their values are adjacent.
         """
         return self._moved(X, self._posterior(X))
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        """Values as in `forward`, and the mean of the posterior, ``batch_shape x q``."""
         posterior = self._posterior(X)
         return self._moved(X, posterior), self._points_last(posterior.mean)
 
     def _posterior(self, X: Tensor) -> CalibratedPosterior:
-        """The posterior of each point alone, ``... x q x (batch of models) x 1 x 1``."""
+        """The posterior of each single point, ``... x q x (batch of models) x 1 x 1``."""
         X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self._batch), *X.shape[-2:])
         return predict(self.model, X.unsqueeze(-2).movedim(-3, -3 - len(self._batch)))
 
     def _moved(self, X: Tensor, posterior: CalibratedPosterior) -> Tensor:
-        # The paths have the correlations: only marginals are needed, one for each point, or as many
-        # as an input transform makes of it.
+        # Only marginals are needed, as the paths have the correlations: one for each point, or
+        # several after a one-to-many input transform.
         shape = X.shape[-2], posterior.shape[-2]
         both = self.of_process(X).unflatten(-1, shape).movedim(-2, -2 - len(self._batch))
         path, other = map(posterior.outcome_map.latent, both.unsqueeze(-1))
@@ -96,7 +96,7 @@ class CalibratedPath(SamplePath):
         if self._share_features:
             values: Tensor = self.paths(X)
             return values.movedim(-1, 0)
-        # Points without a batch shape are not repeated for each path, and cost one matrix product.
+        # Points without a batch shape need one matrix product for all paths.
         num = len(self._batch)
         values = self.paths(X if X.dim() <= 2 + num else X.unsqueeze(-3 - num))
         return values.movedim(-2 - num, 0)
@@ -108,7 +108,7 @@ class CalibratedPath(SamplePath):
 class _PathsOfSameFeatures(GeneralizedLinearPath):
     """Several paths at the same points, ``... x q x k``, by one product with the features.
 
-    BoTorch's broadcast instead, which copies the features for each of them.
+    BoTorch broadcasts, which copies the features for each path.
     """
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
@@ -117,16 +117,16 @@ class _PathsOfSameFeatures(GeneralizedLinearPath):
 
 
 def process_of_paths(model: Any, otherwise: str) -> Any:
-    """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
+    """The exact Gaussian process from which paths of a model are drawn, in evaluation mode.
 
-    The ``UnsupportedError`` for other models says what to do ``otherwise``.
+    Other models raise ``UnsupportedError``, with the remedy ``otherwise``.
     """
     gp, calibrator, denoise, _ = slots_of(model, pending=True)
     is_calibrated = calibrator is not None
     if is_calibrated and not has_affine_outcomes(gp):
         raise UnsupportedError(
-            "Pathwise draws of a calibrated model need no outcome transform or an affine one: "
-            f"{otherwise}, or draw those of a model of the transformed outcomes, and map them back."
+            "Pathwise draws of a calibrated model need an affine outcome transform or none: "
+            f"{otherwise}, or draw paths of a model of the transformed outcomes, and map them back."
         )
     if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
         raise UnsupportedError(
@@ -135,8 +135,8 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
         )
     if is_calibrated and not denoise:
         raise UnsupportedError(
-            "An observation is no function of its input, as its noise is drawn anew each time, and "
-            f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."
+            "Paths are functions of the input, and observations have independent noise: "
+            f"{otherwise}, or use a CalibratedModel with `denoise=True`."
         )
     return gp.eval()
 
@@ -152,11 +152,11 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     X = raw_train_inputs(observed_process(model))
     assert X is not None
-    # Errors and warnings come before any search, and the copy need not factorise again.
+    # Errors and warnings come before a search, and the copy gets the cached factor.
     with torch.no_grad():
         model.posterior(X[..., :1, :])
     gp = with_own_hyperparameters(gp)
-    # A copy of the calibrator, too: `observe` changes both in a model.
+    # `observe` changes both the process and the calibrator of a model.
     calibrator = deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
     return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
@@ -164,13 +164,13 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
 
 @DrawMatheronPaths.register(CalibratedModelList)
 def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
-    """Paths of each outcome, independent of one another, as of a ``ModelListGP``."""
+    """Independent paths of each outcome, as for a ``ModelListGP``."""
     return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
 
 
 @GaussianUpdate.register(ExactGP, LearnedSpreadLikelihood)
 def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) -> SamplePath:
-    """BoTorch's, which does not say where it asks for noise."""
+    """BoTorch's update with the noise at the training inputs, which BoTorch does not pass."""
     if arguments.get("noise_covariance") is None:
         (points,) = get_train_inputs(gp, transformed=True)
         arguments["noise_covariance"] = likelihood.noise_covar(points)

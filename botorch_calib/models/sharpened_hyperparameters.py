@@ -1,4 +1,4 @@
-"""`sharpened`: a given process, with other noise and lengthscales where data contradict them."""
+"""`sharpened`: correct given noise and lengthscales of a process if its data contradict them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import likelihood_of, with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
-# Logarithms of the factors that are compared, of noise variances and of lengthscales.
+# Grids of the logarithms of the factors of noise variances and lengthscales.
 _NOISES, _LENGTHSCALES = (
     step * torch.arange(-most, most + 1, dtype=torch.double)
     for step, most in ((0.4, 12), (0.35, 6))
 )
 # Widths of their priors, chosen on the tuning seeds of suite `decisions_budget`.
 NOISE_WIDTH, LENGTHSCALE_WIDTH = 0.4, 0.3
-# What a correction has to gain: "very strong" evidence for Kass and Raftery (1995). If nothing is
-# asked, right hyperparameters are changed now and then.
+# Least gain of a correction: "very strong" evidence for Kass and Raftery (1995). Without a least
+# gain, right hyperparameters are sometimes changed.
 EVIDENCE = 5.0
 
 
@@ -37,28 +37,26 @@ def sharpened(
     lengthscale_width: float = LENGTHSCALE_WIDTH,
     evidence: float = EVIDENCE,
 ) -> Any:
-    r"""A copy of a model, its hyperparameters corrected where its data are clearly against them.
+    r"""A copy of a model whose hyperparameters are corrected if the data clearly contradict them.
 
-    For hyperparameters that were *given*, as those of another task, or noise that was reported with
-    the data: a refit would forget what is known of them, and with few data find worse ones. Two
-    factors are found, one of all noise variances and one of all lengthscales. Their logarithms
-    ``t`` have Cauchy priors with median 0, proportional to ``1 / (1 + (t / width)^2)``, and a point
-    mass at 0: each factor other than 1 has to gain ``evidence``, and once there is that much a
-    large correction costs little more than a small one. The factors have the largest posterior
-    density on a grid of 25 noises (from 1/120 to 120 times) by 13 lengthscales (from 1/8 to 8
-    times), as there may be several local maxima.
+    This is for *given* hyperparameters, such as the hyperparameters of another task, or noise that
+    was reported with the data. A refit would ignore this knowledge, and with few data find worse
+    hyperparameters. Two factors are found, for all noise variances and for all lengthscales. The
+    priors of their logarithms ``t`` are a point mass at 0 and a Cauchy density with median 0,
+    proportional to ``1 / (1 + (t / width)^2)``. So each factor other than 1 must gain ``evidence``,
+    and a large correction then costs little more than a small one. As the posterior may have
+    several local maxima, its largest value is found on a grid of 25 noise factors (from 1/120 to
+    120) by 13 lengthscale factors (from 1/8 to 8).
 
-    Sharpen the model *as it was given* each time, with all data so far, and not the last result,
-    which has used most of them already. Every fifth round is enough. A model whose hyperparameters
-    were fitted to these data gains nothing.
+    Each time, sharpen the *given* model with all data so far, and not the last result, which has
+    used most of the data already. Every fifth round is enough. A model whose hyperparameters were
+    fitted to the same data gains nothing.
 
     Args:
-        model: An exact Gaussian process with one output, with its training data. It is left as it
-            is.
-        noise_width: Width of the prior of the noises' factor.
-        lengthscale_width: Width of the prior of the lengthscales'.
-        evidence: By how much each factor other than 1 has to raise the logarithm of the posterior
-            density; not negative.
+        model: An exact Gaussian process with one output, with its training data. It is not changed.
+        noise_width: Width of the prior of the noise factor.
+        lengthscale_width: Width of the prior of the lengthscale factor.
+        evidence: Least gain in log posterior density of each factor other than 1, at least 0.
 
     Returns:
         The copy, of the same class. It shares its data with ``model``.
@@ -74,14 +72,14 @@ def sharpened(
         PartlyKnownNoiseLikelihood,
     ):
         raise UnsupportedError(
-            "`model` must be an exact Gaussian process with one noise variance or given ones, such "
-            f"as SingleTaskGP, got {type(model).__name__} with {type(likelihood).__name__}."
+            "`model` must be an exact Gaussian process with one or with given noise variances, "
+            f"such as SingleTaskGP, got {type(model).__name__} with {type(likelihood).__name__}."
         )
     noise_width = check_positive("noise_width", noise_width)
     lengthscale_width = check_positive("lengthscale_width", lengthscale_width)
     evidence = check_nonnegative("evidence", evidence)
     twin: Any = with_own_hyperparameters(model)
-    twin.prediction_strategy = None  # that of the old hyperparameters
+    twin.prediction_strategy = None  # it has the old hyperparameters
     set_lengthscales = scaled_lengthscales(twin)
     costs = []
     for t in _LENGTHSCALES:
@@ -90,7 +88,7 @@ def sharpened(
     cost = torch.stack(costs) + _penalty(_NOISES, noise_width, evidence)
     best, noise = divmod(int(cost.argmin()), len(_NOISES))
     set_lengthscales(_LENGTHSCALES[best])
-    # One variance, or given ones, and the one that may be learned beside these.
+    # Both given and learned variances
     for part in twin.likelihood.modules():
         if isinstance(part, (HomoskedasticNoise, FixedGaussianNoise)):
             _set(part, "noise", part.noise, _NOISES[noise])
@@ -102,7 +100,7 @@ def _penalty(t: Tensor, width: float, evidence: float) -> Tensor:
 
 
 def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
-    """A function that sets all lengthscales to ``exp(t)`` times what they are now."""
+    """A function of ``t`` that multiplies all current lengthscales by ``exp(t)``."""
     kernels = [
         part for part in model.modules() if isinstance(part, Kernel) and part.has_lengthscale
     ]
@@ -116,7 +114,7 @@ def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
 
 
 def costs_by_noise(model: Any) -> Tensor:
-    """Negative log likelihood of the data for each of `_NOISES`, but for a constant.
+    """Negative log likelihood of the data for each of `_NOISES`, up to a constant.
 
     With noise variances ``D``, ``K + a D = D^{1/2} (Q Lambda Q^T + a I) D^{1/2}``.
     """
@@ -129,10 +127,10 @@ def costs_by_noise(model: Any) -> Tensor:
 
 
 def _set(part: Any, name: str, value: Tensor, t: Tensor) -> None:
-    """Set a hyperparameter to ``value exp(t)``, or as near as its constraint allows."""
+    """Set a hyperparameter to ``value exp(t)``, clamped to its constraint."""
     value = value * t.exp().to(value)
     constraint = getattr(part, f"raw_{name}_constraint", None)
     if constraint is not None:
-        # At the very bound its parameter would be infinite.
+        # At the bound the raw parameter would be infinite.
         value = value.clamp(1.001 * constraint.lower_bound, 0.999 * constraint.upper_bound)
     setattr(part, name, value)

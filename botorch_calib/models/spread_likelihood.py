@@ -1,4 +1,4 @@
-"""`LearnedSpreadLikelihood`: Gaussian noise whose variance varies with the input."""
+"""`LearnedSpreadLikelihood`: Gaussian noise whose variance depends on the input."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ LENGTHSCALES, LEAST, MOST = (0.3, 0.8), -5.0, 3.0
 
 
 class SpreadNoise(Noise):
-    """Noise of the variance ``sigma^2 exp g(x)``.
+    """Noise with the variance ``sigma^2 exp g(x)``.
 
-    ``g(x) = shift + sum_l sum_i weights[l, i] k_l(x, x_i)``, within -5 and 3, with RBF kernels of
-    the lengthscales ``0.3 sqrt(d)`` and ``0.8 sqrt(d)`` on the unit cube; 0 before it has learned.
+    ``g(x) = shift + sum_l sum_i weights[l, i] k_l(x, x_i)``, clamped to [-5, 3], with RBF kernels
+    of the lengthscales ``0.3 sqrt(d)`` and ``0.8 sqrt(d)`` on the unit cube. At first ``g`` is 0.
 
     Args:
-        level: Noise of the variance ``sigma^2``, with its prior and constraint; shared.
-        X: Inputs ``n x d``, as the kernel of the process sees them. A coordinate whose range is
-            larger than 1 is divided by it.
+        level: Noise with the variance ``sigma^2``, with its prior and constraint; shared.
+        X: Inputs ``n x d``, transformed. Coordinates with a range above 1 are divided by the range.
     """
 
     points: Tensor
@@ -51,7 +50,7 @@ class SpreadNoise(Noise):
 
     def correlations(self, X: Tensor) -> list[Tensor]:
         """Values ``... x q x n`` of the kernels between inputs ``... x q x d`` and the points."""
-        # From the first point: far from 0 the squares would lose all digits.
+        # Relative to the first point, since squares of points far from 0 would lose all digits.
         points = self.points - self.points[:1]
         X = X / self.scale - self.points[:1]
         squares = X.square().sum(dim=-1, keepdim=True) + points.square().sum(dim=-1)
@@ -72,27 +71,27 @@ class SpreadNoise(Noise):
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
-        # Without inputs as many values as were learned from are taken for those, in their order, as
-        # by GPyTorch's `FixedNoiseGaussianLikelihood`. (BoTorch's fits give the inputs.)
+        # As in GPyTorch's `FixedNoiseGaussianLikelihood`, missing inputs are the training points if
+        # the number agrees. (BoTorch's fits pass inputs.)
         points = self.points * self.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(
                 f"The noise depends on the input, and was learned from {len(points)} observations. "
-                "Give the likelihood the inputs, as `likelihood(model(X), X)`; or fit the process "
-                "to all data, and learn the noise anew by `with_learned_spread`."
+                "Pass the inputs to the likelihood, as in `likelihood(model(X), X)`; or fit the "
+                "process to all data, and learn the noise again by `with_learned_spread`."
             )
         return points.expand(*shape[:-1], *points.shape)
 
 
 class LearnedSpreadLikelihood(_GaussianLikelihoodBase):
-    """Gaussian noise of the variance of a `SpreadNoise`: see `with_learned_spread`."""
+    """Gaussian noise with the variance of a `SpreadNoise`; see `with_learned_spread`."""
 
     @property
     def constant_probability(self) -> float:
-        """The posterior probability that the noise is the same everywhere."""
+        """The posterior probability that the noise variance is constant."""
         return float(self.noise_covar.constant_probability)
 
     def variances(self, inputs: Tensor) -> Tensor:
-        """Noise variances ``... x q`` at inputs ``... x q x d`` as the kernel sees them."""
+        """Noise variances ``... x q`` at transformed inputs ``... x q x d``."""
         noise: Tensor = self.noise_covar(inputs).diagonal(dim1=-1, dim2=-2)
         return noise

@@ -1,8 +1,7 @@
 """`Surrogate`: a process, pending points and a calibrator, in named slots.
 
-`CalibratedModel` and `CensoredDelayModel` are its two constructors. Each fills its own slots, and
-takes over those of a surrogate that is given in place of a process, so the order in which they are
-stacked does not matter, and nothing asks what is inside.
+Its two subclasses, `CalibratedModel` and `CensoredDelayModel`, fill different slots. If their
+argument is a surrogate, they copy its other slots, so they can be combined in either order.
 """
 
 from __future__ import annotations
@@ -49,18 +48,17 @@ from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indic
 
 
 class Surrogate(WrapperModel, FantasizeMixin):
-    """A model of one outcome: a process of observed data, with what is known beyond these.
+    """A model of one outcome: a process of observed data, pending points and a calibrator.
 
-    The process, which knows observed data alone, scores observations. A posterior is the posterior
-    of the process given imputed values at the pending points, corrected by the calibrator if there
-    is one.
+    The process, fitted to observed data only, scores observations. The surrogate's posterior is the
+    process's posterior given imputed values at the pending points, corrected by the calibrator.
 
     Args:
-        model: A BoTorch model, or a surrogate whose slots are taken over where none is given here.
-        X_pending: Points whose values are missing, ``n x d``, before any input transform.
-        censor_value, imputation: As in `CensoredDelayModel`; None for no pending points.
+        model: A BoTorch model, or a surrogate, whose slots are copied unless given here.
+        X_pending: Points without a value yet, ``n x d``, before any input transform.
+        censor_value, imputation: See `CensoredDelayModel`; None without pending points.
         calibrator: A calibrator, or None.
-        denoise, excess: As in `CalibratedModel`.
+        denoise, excess: See `CalibratedModel`.
     """
 
     X_pending: Tensor
@@ -97,13 +95,13 @@ class Surrogate(WrapperModel, FantasizeMixin):
         else:
             pending = self._checked("X_pending", X_pending).clone()
         self.register_buffer("X_pending", pending)
-        # Objects of which the conditioned process is a function, that process, and imputed values
+        # The objects on which the conditioned process depends, this process, and imputed values
         self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
 
     def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
-        """A surrogate of the same kind and settings, with other contents; nothing is checked."""
+        """A copy with another process, pending points and calibrator, without checks."""
         twin = copy(self)
-        for name in ("_parameters", "_buffers", "_modules"):  # where a module keeps its contents
+        for name in ("_parameters", "_buffers", "_modules"):  # the contents of a module
             twin.__dict__[name] = dict(self.__dict__[name])
         twin.model, twin.X_pending = model, X_pending
         if calibrator is not self.calibrator:
@@ -127,8 +125,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def Y_imputed(self) -> Tensor:
         """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
 
-        Hallucinated values are posterior means of the process, even if it is calibrated; each
-        member of an ensemble has its own, ``num_members x n x 1``.
+        Hallucinated values are posterior means of the process, without calibration. For an ensemble
+        they are the members' means, ``num_members x n x 1``.
         """
         return self._conditioned()[1]
 
@@ -143,30 +141,28 @@ class Surrogate(WrapperModel, FantasizeMixin):
         condition: bool = True,
         beyond: Tensor | None = None,
     ) -> None:
-        """Score new observations, teach the calibrator, and condition the process on them.
+        """Score new observations, update the calibrator, and condition the process on them.
 
-        The present process, which has seen none of them, scores all rows. Call it before refitting;
-        the refitted process takes the calibrator over by `with_model`. An observation that is among
-        the data of an exact Gaussian process, point and value, is left out. Data in another
-        precision than its own are converted. A call that raises changes nothing.
+        The current process, which has seen none of the observations, scores all rows. Call this
+        method before refitting; `with_model` combines the refitted process with the calibrator.
+        Observations that an exact Gaussian process already has, with the same point and value, are
+        left out. Data are converted to the process's precision. After an error nothing has changed.
 
         Args:
-            X: Inputs ``n x d``, in the order of observation. Rows that were pending are observed
-                from now on, of equal ones as many as there are here.
+            X: Inputs ``n x d``, in the order of observation. Each removes one equal pending point.
             Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a process with given noise (default, and
-                where they are NaN: the mean of its training noise, and that which a
-                `PartlyKnownNoiseGP` has learned), without what it learns on top of them.
-            condition: Whether to also condition the process on the observations. If not, pending
-                points stay pending.
-            beyond: As of `stand_ins`, from which the process learns (default: zeros). A calibrator
-                learns from a draw of what it states beyond the bound.
+            Yvar: Noise variances ``n x 1``, without learned additional noise, for a process with
+                given noise. The default, also for NaN, is the mean of the training noise, or the
+                learned noise of a `PartlyKnownNoiseGP`.
+            condition: Whether to also condition the process. If not, pending points remain pending.
+            beyond: See `stand_ins`, from which the process learns (default: zeros). The calibrator
+                learns a draw from its predictive distribution beyond the bound.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
 
         Warns:
-            CalibrationWarning: If observations are among the data already.
+            CalibrationWarning: If the process already has some of the observations.
         """
         given = checked_observations(self.model, X, Y, Yvar)
         check_flag("condition", condition)
@@ -183,9 +179,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         condition: bool = True,
         sides: Tensor | None = None,
     ) -> None:
-        """`observe`, for observations that are known to be new, whatever their values are.
+        """`observe` without checks, for observations that are new even if their values repeat.
 
-        Nothing is checked: give what `checked_observations` and `checked_beyond` return.
+        Pass the results of `checked_observations` and `checked_beyond`.
         """
         if not len(X):
             return
@@ -196,13 +192,13 @@ class Surrogate(WrapperModel, FantasizeMixin):
             pending = self._still_pending(X)
             values = Y if sides is None else stand_ins(process, X, Y, sides)
             process = with_observations(process, X, values, Yvar)
-        if calibrator is not None:  # now that nothing raises any more
+        if calibrator is not None:  # last, as the code above may raise
             teach(calibrator, *scored, X, Y, sides)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()
     def with_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Self:
-        """The model after further observations, its calibrator unchanged: see `observe`."""
+        """The model after further observations, with an unchanged calibrator; see `observe`."""
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process = with_observations(self.model, X, Y, Yvar)
         return self._with(process, self._still_pending(X), self.calibrator)
@@ -211,8 +207,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """The model with further pending points ``X``, ``n x d``, before any input transform."""
         if self.imputation is None:
             raise UnsupportedError(
-                f"This {type(self).__name__} takes no pending points: make it of a "
-                "CensoredDelayModel(model, censor_value=...), which says how to impute values."
+                f"This {type(self).__name__} takes no pending points: make it from a "
+                "CensoredDelayModel(model, censor_value=...), which imputes values."
             )
         pending = torch.cat([self.X_pending, self._checked("X", X)])
         if message := self._missing_censor_value(pending):
@@ -222,14 +218,14 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return twin
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> Self:
-        """This surrogate with another model, and with another ``calibrator`` if one is given.
+        """Replace the process and, if given, the ``calibrator``; returns a new surrogate.
 
-        If ``model`` is a surrogate too, it keeps its own pending points and its own calibrator,
-        each with their settings.
+        If ``model`` is a surrogate, its pending points and its calibrator, with their settings,
+        take precedence over this surrogate's.
 
         Raises:
-            BotorchTensorDimensionError: If ``model`` has inputs of another width.
-            UnsupportedError: If ``model`` or ``calibrator`` is of a kind that is not served.
+            BotorchTensorDimensionError: If the inputs of ``model`` have a different width.
+            UnsupportedError: If ``model`` or ``calibrator`` is not supported.
         """
         check_same_width(self.model, model)
         self._check_model(model)
@@ -252,7 +248,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @staticmethod
     def _check_model(model: Model) -> None:
-        """Raise ``UnsupportedError``, with a remedy, for a model of a kind that is not served."""
+        """Raise ``UnsupportedError``, with a remedy, for an unsupported model."""
 
     # ------------------------------------------------------------ the model interface
 
@@ -264,17 +260,15 @@ class Surrogate(WrapperModel, FantasizeMixin):
         posterior_transform: PosteriorTransform | None = None,
         baseline: Tensor | None = None,
     ) -> Any:
-        """Posterior at ``X``, ``batch_shape x q x d``: calibrated, or the process's own.
+        """Posterior at ``X``, ``batch_shape x q x d``; without a calibrator, the process's.
 
         Args:
             X: Points.
             output_indices: None, or the only output.
             observation_noise: As in BoTorch's models, True for the distribution of an observation,
                 or a tensor of noise variances in the outcome-transformed space.
-            posterior_transform: Of a calibrated model a ``ScalarizedPosteriorTransform`` of one
-                weight.
-            baseline: Points ``r x d``: a calibrated posterior knows its covariance with the
-                objective there.
+            posterior_transform: If calibrated, a ``ScalarizedPosteriorTransform`` with one weight.
+            baseline: Points ``r x d``; a calibrated posterior gets its covariance with them.
 
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
@@ -283,7 +277,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         if self.calibrator is None:
             return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
-        # Acquisition functions give booleans, so this waits for no device where that costs.
+        # Checking a tensor waits for the device, but acquisition functions pass booleans.
         given = None
         if isinstance(observation_noise, Tensor):
             given = check_variances("observation_noise", observation_noise)
@@ -300,16 +294,16 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
     def warn_if_unlearned(self) -> None:
-        """Warn, once, if there is a calibrator that has seen fewer residuals than it needs."""
-        if self.calibrator is None or not self._may_warn:  # nothing is read from a device then
+        """Warn, once, if the calibrator has seen fewer residuals than it needs."""
+        if self.calibrator is None or not self._may_warn:  # then nothing is read from a device
             return
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
         if seen < needed:
             warnings.warn(
                 f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
-                f"{needed} to tell its levels: until then its distribution rests on the model or "
-                "on bounds.",
+                f"{needed} for its levels: until then its distribution relies on the model or on "
+                "bounds.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
@@ -322,11 +316,11 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def condition_on_observations(  # type: ignore[override]
         self, X: Tensor, Y: Tensor, **kwargs: Any
     ) -> Model:
-        """The model conditioned on fantasies or imputed values, its calibrator unchanged.
+        """The model conditioned on fantasies or imputed values, with an unchanged calibrator.
 
-        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``, and the process
-        takes further arguments, such as ``noise``. Real observations belong into `observe`. Pending
-        points become part of the process; without a calibrator the result is that process.
+        ``X`` is ``batch_shape x n' x d`` and ``Y`` is ``batch_shape' x n' x 1``. Other arguments,
+        such as ``noise``, are passed to the process. Use `observe` for real observations. Pending
+        points become data of the process. Without a calibrator the result is the process.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(
@@ -338,7 +332,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         if self.calibrator is None:
             return process
         conditioned = self._with(process, self.X_pending[:0], self.calibrator)
-        conditioned._may_warn = False  # a fantasy has nothing to add
+        conditioned._may_warn = False  # a fantasy does not repeat the warning
         return conditioned
 
     # ------------------------------------------------------------ pickling and loading
@@ -349,7 +343,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Load any number of pending points, provided that they fit the model."""
+        """Load any number of pending points, if their width matches the model."""
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
             message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
@@ -365,34 +359,30 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> tuple[Any, Tensor]:
-        """The process given imputed values, from the cache while that is valid, and these."""
+        """The process given imputed values, from the cache if valid, and the imputed values."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
-        keep_in_step(self.model)  # which renews what GPyTorch keeps after changes in place
+        keep_in_step(self.model)  # renews GPyTorch's caches after in-place changes
         if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             Y = self._imputed()
             conditioned = with_observations(self.model, self.X_pending, Y)
-            # The basis afterwards, as conditioning evaluates a model that was not evaluated yet.
+            # After conditioning, as the model's first evaluation changes the basis.
             self._cache = self._basis(), conditioned, Y
         return self._cache[1:]
 
     def _basis(self) -> tuple[object, ...]:
-        """Objects one of which is replaced by anything that invalidates the conditioned process."""
+        """The objects on which the conditioned process depends; a new object invalidates it."""
         strategy = getattr(self.model, "prediction_strategy", None)
         return self.X_pending, self.imputation, self.censor_value, self.model, strategy
 
     def _imputed(self) -> Tensor:
-        """Values at the pending points, ``n x 1``.
-
-        Each member of an ensemble hallucinates its own, ``num_members x n x 1``. Given noise of
-        imputed values is the mean of that of the observed ones.
-        """
+        """Values at the pending points, ``n x 1``; for ensembles ``num_members x n x 1``."""
         process, X = self.model, self.X_pending
         if self.imputation == "censor" and self.censor_value is not None:
             Y = X.new_full((len(X), 1), self.censor_value)
             check_takes(process, X, Y, "censor_value")
             return Y
-        # By the kept factor: GPyTorch computes what variances need, O(n^3), for the mean as well.
+        # By the cached factor: even for the mean GPyTorch computes caches of variances, O(n^3).
         with as_in_training(process):
             posterior = process_posterior(process, X)
         if not isinstance(posterior, GPyTorchPosterior):
@@ -404,25 +394,25 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.mean
 
     def _missing_censor_value(self, X_pending: Tensor) -> str | None:
-        """An error message if there are points ``n x d`` to censor but no value."""
+        """An error message if there are points ``n x d`` to censor but no ``censor_value``."""
         is_needed = self.imputation in (None, "censor") and self.censor_value is None
         if not (is_needed and len(X_pending)):
             return None
         return "`censor_value` is needed to censor pending points: the least possible value."
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
-        """Inputs ``n x d`` with all columns the model takes, in its precision."""
+        """Validate inputs ``n x d``; returns them with all columns, in the model's precision."""
         X = with_task_feature(self.model, X)
         return like(self.model, check_inputs(name, X, raw_width(self.model)))
 
     def _still_pending(self, X: Tensor) -> Tensor:
-        """The pending points without those observed at ``X``."""
+        """The pending points that are not observed at ``X``."""
         arrived = set(matching_rows(X, self.X_pending)) if len(self.X_pending) else set()
         return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
 
 
 def check_calibrator(calibrator: object) -> None:
-    """Raise ``UnsupportedError`` unless it is a calibrator."""
+    """Raise ``UnsupportedError`` unless ``calibrator`` is a `Calibrator`."""
     if not isinstance(calibrator, Calibrator):
         kind = calibrator if isinstance(calibrator, type) else type(calibrator)
         raise UnsupportedError(
@@ -432,9 +422,9 @@ def check_calibrator(calibrator: object) -> None:
 
 
 def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> Calibrator:
-    """A calibrator for a process, moved to the process's device if it has learned nothing.
+    """Validate a calibrator for a process; moved to the process's device if it is unlearned.
 
-    One that has learned may serve another model where it lies, so it is not moved.
+    A calibrator that has learned is not moved, since another model may use it.
     """
     check_calibrator(calibrator)
     if denoise and states_cdf_alone(process):
@@ -445,6 +435,6 @@ def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> C
     if calibrator.num_updates:
         raise InputDataError(
             f"`calibrator` has learned on another device than the model's, {parameter.device}: "
-            f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
+            f'pass `calibrator.to("{parameter.device}")`, or a copy if another model uses it.'
         )
     return calibrator.to(parameter.device)

@@ -1,4 +1,4 @@
-"""`training_prior`: an exact Gaussian process's prior of its training data."""
+"""`training_prior`: the prior of an exact Gaussian process at the training data."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ from botorch_calib.models.process import with_own_hyperparameters
 
 
 class TrainingPrior(NamedTuple):
-    """Prior of a model's targets: ``deviation ~ N(0, covariance + diag(noise))``.
+    """Prior of a model's targets: ``deviation ~ N(0, covariance + diag(noise))``."""
 
-    In the space of the targets, that is, after an outcome transform.
-    """
-
-    inputs: Tensor  # n x d, transformed as the model sees them
+    inputs: Tensor  # n x d, transformed
     covariance: Tensor  # n x n, of the objective at the inputs
     noise: Tensor  # n, variances of the observations
     deviation: Tensor  # n, targets minus their prior mean
@@ -41,14 +38,14 @@ class TrainingPrior(NamedTuple):
 def training_prior(
     model: Module, dtype: torch.dtype | None = None, members: bool = False
 ) -> TrainingPrior:
-    """Prior of a Gaussian process at its training inputs, in a given precision (default: its own).
+    """Prior of a Gaussian process at the training inputs, in the precision ``dtype``.
 
-    With ``members`` the model is an ensemble, and all but the inputs have the dimension of its
-    members in front. The model is left as it is, in its mode too.
+    The default precision is the model's. With ``members`` the model is an ensemble, and all tensors
+    except the inputs have a first dimension of members. The model and its mode do not change.
     """
     gp: Any = _as_exact(model, members)
     dtype = gp.train_targets.dtype if dtype is None else dtype
-    # In eval mode the inputs are transformed, as `forward` expects them.
+    # `forward` expects transformed inputs, which a model has in eval mode.
     if gp.training or gp.train_targets.dtype != dtype:
         gp = with_own_hyperparameters(gp).to(dtype).eval()
     prior = gp.forward(*gp.train_inputs)
@@ -59,13 +56,13 @@ def training_prior(
     if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1 + members:
         raise _unsupported(model, "has several outputs or a batch dimension")
     covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
-    # Not all kernels tell their diagonal.
+    # Some kernels do not support ``diag=True``, so use the dense matrix.
     prior = MultivariateNormal(prior.mean, to_linear_operator(covariance))
     noise = new_noise = _added(gp.likelihood, prior, gp.train_inputs)
     if not (members or isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)):
         new_noise = _noise_of_new_rows(gp.likelihood, prior, gp.train_inputs)
     X = gp.train_inputs[0].detach()
-    X = X.mean(dim=0) if X.dim() > 2 else X  # of members with warps of their own
+    X = X.mean(dim=0) if X.dim() > 2 else X  # members may warp inputs differently
     return TrainingPrior(X, covariance, noise, gp.train_targets - prior.mean, new_noise)
 
 
@@ -74,8 +71,8 @@ def _noise_of_new_rows(
 ) -> Tensor:
     """Variances ``n`` that a likelihood adds to new observations at the training inputs.
 
-    A variance that was learned from a row's own value, as that of an outlier, was not known
-    beforehand. With a row more than it was fitted to, no likelihood takes them for its own.
+    A variance learned from a row's value, such as an outlier's, was not known beforehand. One more
+    row prevents a likelihood from treating the rows as its training data.
     """
     mean, variances, *more = (
         torch.cat([rows, rows[:1]]) for rows in (prior.mean, _variances(prior), *inputs)
@@ -84,7 +81,7 @@ def _noise_of_new_rows(
     for part in likelihood.modules():
         if isinstance(part, FixedGaussianNoise):
             known["noise"] = torch.cat([part.noise, part.noise[:1]])
-    with warnings.catch_warnings():  # which is what they warn of
+    with warnings.catch_warnings():  # likelihoods warn of other rows than their training data
         warnings.simplefilter("ignore")
         marginals = MultivariateNormal(mean, DiagLinearOperator(variances))
         return _added(likelihood, marginals, more, **known)[:-1]
@@ -93,20 +90,20 @@ def _noise_of_new_rows(
 def _added(
     likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor], **known: Tensor
 ) -> Tensor:
-    """The variances ``n`` that a likelihood adds to a prior at some inputs."""
-    # A difference, since the noise of some likelihoods depends on the prior's variance.
+    """The variances ``n`` that a likelihood adds to a prior at ``n`` inputs."""
+    # The noise of some likelihoods depends on the prior's variance, so it is a difference.
     noise = _variances(likelihood(prior, list(inputs), **known)) - _variances(prior)
     return noise.clamp(min=0.0)
 
 
 def _variances(distribution: MultivariateNormal) -> Tensor:
-    """Marginal variances, without the lower bound that ``variance`` puts on them."""
+    """Marginal variances, without the lower bound of ``distribution.variance``."""
     diagonal: Tensor = distribution.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
     return diagonal
 
 
 def _as_exact(model: Module, members: bool) -> ExactGP:
-    """``model`` if it is a single-output, non-batched exact GP with training data."""
+    """Return ``model`` if it is a single-output, non-batched exact GP with training data."""
     if isinstance(model, ModelList):
         raise _unsupported(model, "is a list of models: take one of its `models` at a time")
     if not isinstance(model, Module):
@@ -114,15 +111,15 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
     if not isinstance(model, ExactGP):
         raise _unsupported(
             model,
-            "is no exact GP, so it has no training data with a GP prior: calibrate it online, by "
-            "calling `CalibratedModel.observe` with each new observation, and judge it on held-out "
-            "data",
+            "is not an exact GP, so it has no training data with a GP prior: calibrate it online, "
+            "by calling `CalibratedModel.observe` with each new observation, and judge it on "
+            "held-out data",
         )
-    # One process has the rows of several tasks, whichever of them it predicts.
+    # A multi-task process has the rows of all tasks.
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if getattr(model, "num_outputs", 1) != 1 and not is_multi_task:
-        # BoTorch's `subset_output` gives it for a batched model.
-        raise _unsupported(model, "has several outputs: take a model of one of them at a time")
+        # For a batched model, BoTorch's `subset_output` returns a model of one output.
+        raise _unsupported(model, "has several outputs: use a model of one output at a time")
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:
         raise InputDataError("`model` has no training data: its history is empty.")

@@ -1,4 +1,4 @@
-"""`WrapperModel`: what BoTorch and its clients read off a model around a process."""
+"""`WrapperModel`: the attributes that BoTorch and its clients read from a wrapped model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from botorch_calib.calibration import Calibrator
 
 
 def _of_base(name: str) -> Any:
-    """A property of the base model; no attribute where that has none."""
+    """A property that forwards to the base model, and raises if the base model lacks it."""
     return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
 
 
-# Parts of the base model that clients set: a risk measure comes with a new input transform, say.
+# Parts of the base model that clients set, such as an input transform for a risk measure.
 _PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 
 
 class Slots(NamedTuple):
-    """What a model is made of; a plain one is a process."""
+    """The parts of a model; a plain model has only a process."""
 
     process: Any  # a BoTorch model
     calibrator: Calibrator | None
@@ -40,28 +40,27 @@ class Slots(NamedTuple):
 
 
 class WrapperModel(Model):
-    """A model with one output around a process, as BoTorch and its clients read it.
+    """Base class of `Surrogate`: a model with one output around a process.
 
-    `Surrogate` is the one such model. What asks for the process or the slots of any model stands
-    below `Surrogate`, and knows this class.
+    Modules that `Surrogate` imports use this class to get the process or the slots of a model.
     """
 
-    # BoTorch's noisy expected improvement caches Cholesky roots only for BoTorch's own models.
+    # BoTorch's noisy expected improvement can cache Cholesky roots only for BoTorch's models.
     _supports_cache_root = False
 
-    model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
+    model: Any  # a BoTorch model
 
     @property
     def gaussian_model(self) -> Any:
-        """The process that this model predicts by, pending points included."""
+        """The process, conditioned on pending points."""
         raise NotImplementedError
 
     def slots(self, pending: bool = False) -> Slots:
-        """What the model is made of: the process of observed data, or given ``pending`` points."""
+        """The parts of the model; with ``pending`` the process is conditioned on pending points."""
         raise NotImplementedError
 
     def warn_if_unlearned(self) -> None:
-        """Warn, once, if there is a calibrator that has seen fewer residuals than it needs."""
+        """Warn, once, if the calibrator has seen fewer residuals than it needs."""
 
     @property
     def num_outputs(self) -> int:
@@ -69,28 +68,28 @@ class WrapperModel(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The batch shape of the base model; empty where it has none, for lack of training data."""
+        """The batch shape of the base model; empty for a model without training data."""
         return batch_shape_of(self.model)
 
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
-    covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
+    covar_module = _of_base("covar_module")  # TuRBO and other clients read lengthscales from it
     train_inputs = _of_base("train_inputs")
     train_targets = _of_base("train_targets")
     input_transform = _of_base("input_transform")
     outcome_transform = _of_base("outcome_transform")
-    models = _of_base("models")  # of sources, in botorch_community's multi-source models
-    # BoTorch reads these two wherever it needs `train_inputs` as they were given: for raw samples
-    # around the best points (``sample_around_best``), say.
+    models = _of_base("models")  # source models of botorch_community's multi-source models
+    # BoTorch reads these two attributes for untransformed training inputs, for example to draw raw
+    # samples around the best points (``sample_around_best``).
     _has_transformed_inputs = _of_base("_has_transformed_inputs")
     _original_train_inputs = _of_base("_original_train_inputs")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a part of the base model there: it is no part of the wrapper."""
+        """Set an attribute; parts of the base model are set in the base model."""
         if name == "outcome_transform":
             raise UnsupportedError(
-                "`outcome_transform` cannot be replaced, as the training outcomes have been "
-                "transformed by the one at hand: make and fit a new model, and wrap that."
+                "`outcome_transform` cannot be replaced, as the current one has transformed the "
+                "training outcomes: make and fit a new model, and wrap it."
             )
         if name not in _PARTS:
             super().__setattr__(name, value)
@@ -101,33 +100,33 @@ class WrapperModel(Model):
             setattr(self.model, name, value)
 
     def transform_inputs(self, X: Tensor, input_transform: Module | None = None) -> Tensor:
-        """Inputs in the base model's transformed space, where a calibrator works."""
+        """Inputs in the base model's transformed space, the inputs of calibrators."""
         return self.gaussian_model.transform_inputs(X, input_transform)
 
     def _set_transformed_inputs(self) -> None:
-        """Nothing: the base model transforms its data itself, when it is put in `eval` mode."""
+        """Do nothing: the base model transforms its data when it is put in `eval` mode."""
 
     def _revert_to_original_inputs(self) -> None:
-        """Nothing: the base model does, when it is put in `train` mode."""
+        """Do nothing: the base model restores its data when it is put in `train` mode."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise ``UnsupportedError``: only Gaussian processes are called."""
+        """Raise ``UnsupportedError``: only Gaussian processes can be called."""
         raise UnsupportedError(
-            f"A {type(self).__name__} cannot be called, it has a `posterior`. What calls a "
-            "Gaussian process, as training, cross-validation from the training data and entropy "
-            "search with pending points do, takes the one inside, `model.model`."
+            f"A {type(self).__name__} cannot be called: use its `posterior`. For training, "
+            "cross-validation from the training data and entropy search with pending points, pass "
+            "the Gaussian process inside, `model.model`."
         )
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """The model itself, as there is one output."""
+        """The model itself, as it has one output."""
         check_output_indices(idcs)
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move or convert the model; its cached factorisation is dropped if that changed it.
+        """Move or convert the model; drop the cached factorisation if dtype or device changed.
 
-        BoTorch's look-ahead moves fantasies to where they are, and derivatives by their points go
-        through the factorisation.
+        Otherwise it must stay: BoTorch's look-ahead moves fantasies to their current device, and
+        differentiates through the factorisation.
         """
 
         def kind() -> tuple[torch.dtype, torch.device] | None:
@@ -147,17 +146,17 @@ class WrapperModel(Model):
         keep_transforms: bool = True,
         assign: bool = False,
     ) -> Any:
-        """Load all parts; the base model in its own way, which may keep its transforms."""
+        """Load all parts; the base model's method, if it can, obeys ``keep_transforms``."""
         is_base = {key: key.startswith("model.") for key in state_dict}
         base = {key[6:]: value for key, value in state_dict.items() if is_base[key]}
         others = {key: value for key, value in state_dict.items() if not is_base[key]}
-        own: Any = copy(self)  # all but the base model, in this model's own buffers and modules
+        own: Any = copy(self)  # shares all buffers and modules except the base model
         own._modules = {name: part for name, part in self._modules.items() if name != "model"}
         before = deepcopy(own.state_dict())
         try:
             Module.load_state_dict(own, others, strict, assign)
             options = {"strict": strict, "keep_transforms": keep_transforms, "assign": assign}
-            # Those of BoTorch's ensembles take less.
+            # The method of BoTorch's ensembles has fewer arguments.
             known = signature(self.model.load_state_dict).parameters
             with _changing(self.model):
                 return self.model.load_state_dict(
@@ -169,7 +168,7 @@ class WrapperModel(Model):
 
 
 def batch_shape_of(model: Any) -> torch.Size:
-    """A model's batch shape; none of one without training inputs, which has no such attribute."""
+    """A model's batch shape; empty for a model without training inputs."""
     try:
         shape: torch.Size = model.batch_shape
     except (NotImplementedError, AttributeError):
@@ -179,11 +178,11 @@ def batch_shape_of(model: Any) -> torch.Size:
 
 @contextmanager
 def _changing(model: Model) -> Iterator[None]:
-    """Context of a change of a model's parts: caches of the former ones are dropped."""
-    # Training mode drops GPyTorch's caches and puts the inputs as they were given in the place of
-    # transformed ones, which `eval` mode transforms anew.
+    """Context for a change of a model's parts, which drops caches of the old parts."""
+    # Training mode drops GPyTorch's caches and restores the untransformed training inputs, which
+    # `eval` mode then transforms again.
     was_training = model.training
-    # A fully Bayesian model would lose its draws, and a variational one has no training data.
+    # A fully Bayesian model would lose its draws, and a variational model has no training data.
     if isinstance(model, ExactGP) and not is_fully_bayesian(model):
         model.train()
     try:
@@ -196,8 +195,8 @@ def check_output_indices(indices: list[int] | None) -> None:
     """Raise ``UnsupportedError`` unless ``indices`` select the only output."""
     if indices is not None and list(indices) not in ([0], [-1]):
         raise UnsupportedError(
-            f"`output_indices` must be None or [0], got {indices}. BoTorch's ModelList gives "
-            "others with a tensor of noise: use a CalibratedModelList in its place."
+            f"`output_indices` must be None or [0], got {indices}. BoTorch's ModelList passes "
+            "other indices with a tensor of noise: use a CalibratedModelList instead."
         )
 
 

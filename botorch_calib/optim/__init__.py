@@ -1,4 +1,4 @@
-"""Searches in a box, and their helpers, which know BoTorch's models alone."""
+"""Searches in a box for any BoTorch model, and their helpers."""
 
 from botorch_calib.optim.robust_search import optimize_robust
 

@@ -1,8 +1,8 @@
-"""Searches that climb side by side: their functions are evaluated at all of their points at once.
+"""Parallel searches whose functions are evaluated together, at the current points of all searches.
 
-SciPy's search under constraints takes one start, and BoTorch runs one search after the other. A
-model costs nearly as much at one point as at several. So each search has a thread, all wait for
-each other, and one evaluation serves all of them.
+SciPy's constrained search has a single start, so BoTorch runs several searches in sequence. An
+evaluation of a model at one point takes nearly as long as an evaluation at several points. Here
+each search runs in a thread, and one evaluation serves the current points of all threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 # Maps points ``b x 1 x d`` to values ``b``, row by row.
 Function = Callable[[Tensor], Tensor]
-# The value ``1`` and the gradient ``1 x 1 x d`` of each function.
+# For each function the value ``1`` and the gradient ``1 x 1 x d`` at a point.
 Answer = Sequence[tuple[Tensor, Tensor]]
 
 
@@ -26,10 +26,10 @@ def batched_searches(
     starts: Tensor,
     search: Callable[[Tensor, list[Function]], Tensor],
 ) -> Tensor:
-    """Ends ``b x 1 x d`` of searches from ``starts``, as if each had been run by itself.
+    """Results ``b x 1 x d`` of searches from ``starts``, the same as of separate searches.
 
-    A search runs in a thread, from one start and with functions of one point, once differentiable.
-    The ``functions`` of several are evaluated in the calling thread alone.
+    ``search`` takes a start ``1 x 1 x d`` and the functions, differentiable once, of a point of
+    this shape. It runs in one thread per start. The calling thread evaluates the ``functions``.
     """
     asked: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
     answers: list[SimpleQueue[Answer | None]] = [SimpleQueue() for _ in starts]
@@ -54,11 +54,11 @@ def batched_searches(
                     else:
                         points[who] = X
                 if running:
-                    order = sorted(points)  # of the searches, not of the threads
+                    order = sorted(points)  # the order must not depend on the threads
                     found = _evaluated(functions, torch.cat([points[who] for who in order]))
                     for who, answer in zip(order, found, strict=True):
                         answers[who].put(answer)
-        finally:  # an error ends those that still wait
+        finally:  # after an error, searches that still wait end
             for each in answers:
                 each.put(None)
     return torch.cat([end.result() for end in ends])
@@ -66,7 +66,7 @@ def batched_searches(
 
 @torch.enable_grad()
 def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Answer]:
-    """For each row of ``b x 1 x d`` the value ``1`` and gradient ``1 x 1 x d`` of each."""
+    """The `Answer` for each row of ``b x 1 x d``."""
     found = []
     for function in functions:
         Z = X.clone().requires_grad_()
@@ -77,7 +77,7 @@ def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Answer]:
 
 
 class _Asker:
-    """The functions of one search, which are asked for together at each new point."""
+    """The functions of one search, which are evaluated together at each new point."""
 
     def __init__(self, ask: Callable[[Tensor], None], answers: SimpleQueue[Answer | None]) -> None:
         self._ask, self._answers = ask, answers
@@ -92,7 +92,7 @@ class _Asker:
             self._ask(self._point)
             self._answer = self._answers.get()
         if self._answer is None:
-            self._answers.put(None)  # for whatever is asked next
+            self._answers.put(None)  # the next call must fail, too
             raise RuntimeError("The evaluation has failed.")
         value, gradient = self._answer[place]
         return value + ((X - point) * gradient).sum(dim=(-2, -1))

@@ -1,4 +1,4 @@
-"""Random numbers that depend on seeds alone and leave torch's global state unchanged."""
+"""Random numbers that depend only on seeds, and leave torch's global state unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global random numbers, also of a CUDA device, within a context."""
+    """Seed torch's global random numbers, and a CUDA device's, within a context."""
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -23,5 +23,5 @@ def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derived_seed(seed: int, *numbers: int) -> int:
-    """A seed with random numbers that are independent for other ``seed`` and ``numbers``."""
+    """A seed derived from ``seed`` and ``numbers``; its stream is independent of other seeds'."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0])

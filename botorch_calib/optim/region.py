@@ -1,4 +1,4 @@
-"""`Region`: a box, of which columns may be fixed, with linear constraints."""
+"""`Region`: a box with fixed columns and linear constraints."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
 _LINE = "triples `(indices, coefficients, rhs)`, two tensors and a number"
 
-# Spread of the samples around good points, as shares of the box.
+# Standard deviations of samples around good points, in widths of the box.
 _SPREADS = (0.1, 0.01)
-# How many samples of the box are drawn for one that meets the linear constraints.
+# Samples of the box that are drawn per point of the region.
 _OVERSAMPLED = 16
-# Where these leave less, the steps before the first point of a random walk, which starts inside.
+# Steps of a random walk before its first sample; its start is feasible, so few steps suffice.
 _BURN_IN = 200
 
 
 @dataclass(frozen=True)
 class Region:
-    """The box, in which fixed columns have no width, with linear inequalities and equations.
+    """A box with linear inequalities and equations; a fixed column has equal bounds.
 
-    With bounds that meet instead of the ``fixed_features`` of BoTorch's functions, all of them
-    see whole points. (Up to version 0.18.1 its search puts fixed values into the argument of a
-    nonlinear constraint twice, see its issue 3332.)
+    Equal bounds replace the ``fixed_features`` of BoTorch's functions, so that all functions are
+    evaluated at complete points. (Up to version 0.18.1 BoTorch's search puts fixed values into the
+    argument of a nonlinear constraint twice, see BoTorch's issue 3332.)
     """
 
     bounds: Tensor
@@ -48,7 +48,7 @@ class Region:
         linear: LinearConstraints | None,
         equal: LinearConstraints | None = None,
     ) -> Region:
-        """The region of a user's arguments, which are as in ``optimize_acqf``."""
+        """The region of validated user arguments, which have the forms of ``optimize_acqf``."""
         if bounds is None:
             raise BotorchTensorDimensionError(
                 "`bounds` must have shape 2 x d, got None: give them, or `choices`."
@@ -76,7 +76,7 @@ class Region:
         """Points ``num x 1 x d`` spread over the region."""
         if self.linear is None and self.equal is None:
             return draw_sobol_samples(self.bounds, n=num, q=1)
-        # Rejecting is far cheaper than walking, as long as enough is left.
+        # Rejection sampling is far cheaper than a random walk if enough samples are feasible.
         spread = self.placed(draw_sobol_samples(self.bounds, n=_OVERSAMPLED * num, q=1))[:num]
         if len(spread) == num:
             return spread
@@ -86,14 +86,14 @@ class Region:
         return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
 
     def around(self, X: Tensor, num: int) -> Tensor:
-        """Points about each of ``X`` (``b x 1 x d``), at several scales."""
+        """Random points ``m x 1 x d`` around each of ``X`` (``b x 1 x d``), at several scales."""
         lower, upper = self.bounds
         spreads = torch.tensor(_SPREADS, dtype=X.dtype, device=X.device).view(-1, 1, 1, 1, 1)
         steps = torch.randn(len(_SPREADS), num, *X.shape, dtype=X.dtype, device=X.device)
         return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
 
     def placed(self, X: Tensor) -> Tensor:
-        """``X`` moved into the box and onto the equations, without the points that break others."""
+        """Project ``X`` into the box and onto the equations, and drop infeasible points."""
         X = X.clamp(*self.bounds)
         if self.equal_in_widths:
             lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
@@ -107,8 +107,8 @@ class Region:
 
     def allows(self, X: Tensor) -> Tensor:
         """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
-        # In their units, in which others will look, and in widths of the box, which may be as small
-        # as that tolerance.
+        # In units of the inputs, as callers check constraints, and in widths of the box, which may
+        # be as small as the tolerance.
         return evaluate_feasibility(X, self.linear, self.equal) & evaluate_feasibility(
             self.in_widths(X), self.linear_in_widths, self.equal_in_widths
         )
@@ -120,12 +120,12 @@ class Region:
 
     @cached_property
     def linear_in_widths(self) -> LinearConstraints | None:
-        """The inequalities of points in widths, with a largest coefficient of 1."""
+        """The inequalities for points in widths, scaled to a largest coefficient of 1."""
         return self._in_widths_of(self.linear)
 
     @cached_property
     def equal_in_widths(self) -> LinearConstraints | None:
-        """The equations, likewise."""
+        """The equations for points in widths, scaled to a largest coefficient of 1."""
         return self._in_widths_of(self.equal)
 
     def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
@@ -136,7 +136,7 @@ class Region:
         for indices, coefficients, rhs in lines:
             by_width = coefficients.to(width) * width[indices]
             rest = rhs - (coefficients.to(lower) * lower[indices]).sum()
-            # A constraint on fixed columns alone holds everywhere or nowhere.
+            # All coefficients are 0 if a constraint is on fixed columns only.
             unit = by_width.abs().amax()
             unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
             scaled.append((indices, by_width / unit, float(rest / unit)))
@@ -151,7 +151,7 @@ def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints |
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)
         ):
             raise InputDataError(f"`{name}` must be a list of {_LINE}, got {each!r} in it.")
-        # BoTorch's other form names a column of a point of a batch, of which there is one here.
+        # BoTorch's other form is a pair of row and column; here points have one row.
         columns = each[0] if each[0].dim() == 1 else each[0][:, 1]
         num = bounds.shape[-1]
         if columns.shape != each[1].shape or not ((-num <= columns) & (columns < num)).all():

@@ -1,13 +1,13 @@
-"""`optimize_robust`: the best decision by a robust bound whose kinks stop a quasi-Newton search.
+"""`optimize_robust`: maximise a robust bound whose kinks stop a quasi-Newton search.
 
-The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink wherever the steepest context
-changes, and its maxima mostly lie on kinks, where a line search along a gradient finds nothing.
-Here a smooth form of the bound is climbed from several starts, roughly, and the best end is
-improved in the form without kinks
+The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink at each change of the steepest
+context. Most of its maxima are at kinks, and line searches along the gradient fail there. First a
+smooth form of the bound is maximised roughly, from several starts. Then sequential quadratic
+programming improves the best result in the equivalent form without kinks
 
     maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
 
-by sequential quadratic programming, which converges on a kink as fast as anywhere else.
+which converges equally fast at kinks.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ from botorch_calib.optim.scaled_search import (
 
 Array = npt.NDArray[np.float64]
 
-#: The smooth form has the norm of order 32 of the gradient norms, within 9 % of the largest one.
-#: Closer ones take more steps, and the end of the search makes up for it.
+#: The smooth form has the norm of order 32 of the gradient norms, within 9 % of the largest norm.
+#: A closer form would take more steps, and the second search makes it unnecessary.
 SMOOTHING = 1.0 / 32.0
-# Its search is rough, relative to the spread of the values over the box. BoTorch's own L-BFGS-B
-# wants `factr` to be None with `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, has none.
+# Settings of the first, rough search; the tolerance is relative to the spread of the values over
+# the box. BoTorch's own L-BFGS-B requires `factr` to be None with `ftol`. SciPy's L-BFGS-B, which
+# BoTorch calls from SciPy 1.18 on, has no `factr`.
 _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
-# The accuracy of the exact end, relative to that spread, and the most steps.
+# Settings of the second, exact search; the tolerance is relative to the same spread.
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 
 
 @dataclass(frozen=True)
 class LipschitzBound:
-    """The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` in its parts.
+    """The parts of the bound ``E u(x) - radius max_c |grad_c u(x, c)|``.
 
-    An acquisition function has a method ``lipschitz_bound(bounds)`` that returns one, or None.
+    Acquisition functions return it, or None, from a method ``lipschitz_bound(bounds)``.
     """
 
-    smooth: Callable[[Tensor], Tensor]  # with a maximum of order 1 / SMOOTHING, of b x 1 x d_x
-    expectation: Callable[[Tensor], Tensor]  # b, of decisions b x d_x; differentiable
-    # Norms of grad_c u(x, c), b x M, of b x d_x and M x d_c, and their derivatives by x
+    smooth: Callable[[Tensor], Tensor]  # b x 1 x d_x -> b, the smooth form of the bound
+    expectation: Callable[[Tensor], Tensor]  # b x d_x -> b, E u(x), differentiable
+    # b x d_x and M x d_c -> norms of grad_c u(x, c), b x M, and their derivatives by x
     norms_with_slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    contexts: Tensor  # that the maximum is over, M x d_c
-    radius: float  # the factor of the maximum
+    contexts: Tensor  # contexts of the maximum, M x d_c
+    radius: float  # factor of the maximum
 
 
 @torch.enable_grad()
@@ -69,16 +70,16 @@ def optimize_robust(
 ) -> tuple[Tensor, Tensor]:
     """Maximise a robust acquisition function: the decision, ``1 x d_x``, and its value, a scalar.
 
-    For the Lipschitz bound of a Wasserstein ball, `WassersteinUpperConfidenceBound` among them,
-    this takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (two problems of
-    ``python -m benchmarks perf``), and finds maxima on kinks more accurately. Any other function is
-    handed to ``optimize_acqf``. Either way the units of decisions and values do not matter.
+    For Lipschitz bounds of a Wasserstein ball, such as `WassersteinUpperConfidenceBound`, this
+    takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (two problems of
+    ``python -m benchmarks perf``), and finds maxima at kinks more accurately. Other functions are
+    passed to ``optimize_acqf``. The search does not depend on the units of decisions and values.
 
     Args:
-        acq_function: The function, of decisions ``b x 1 x d_x``, to be maximised.
-        bounds: ``2 x d_x`` lower and upper bounds of the decisions. Equal bounds fix a column.
-        num_restarts: Number of points from which the search climbs.
-        raw_samples: Number of Sobol points from which these are picked.
+        acq_function: The function of decisions ``b x 1 x d_x`` to be maximised.
+        bounds: Lower and upper bounds of the decisions, ``2 x d_x``. Equal bounds fix a column.
+        num_restarts: Number of starting points.
+        raw_samples: Number of Sobol points from which the starting points are chosen.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
@@ -87,7 +88,7 @@ def optimize_robust(
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)
     num = check_count("num_restarts", num_restarts)
-    # The spread of the values tells their unit, which takes two of them.
+    # The unit of the values is their standard deviation, which takes two values.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     parts = getattr(acq_function, "lipschitz_bound", lambda bounds: None)(bounds)
     if parts is None:
@@ -97,7 +98,7 @@ def optimize_robust(
         values = acq_function(pool)
         scale = float(values.std(correction=0))
         best = _place_of_best(values)
-        if not 0.0 < scale < float("inf"):  # nothing to climb, or nothing to climb by
+        if not 0.0 < scale < float("inf"):  # the values are equal, or some are not finite
             return pool[best], values[best]
         climbed = _climbed(parts, bounds, pool, values, num, scale)
         ends = torch.cat([climbed, pool[best].unsqueeze(0)])
@@ -111,14 +112,14 @@ def optimize_robust(
 
 
 def _place_of_best(values: Tensor) -> Tensor:
-    """Where the greatest value is; not where one is NaN, which PyTorch takes for the greatest."""
+    """The index of the largest value, ignoring NaN (``argmax`` alone would return NaN's index)."""
     return torch.where(values.isnan(), -torch.inf, values).argmax()
 
 
 def _climbed(
     parts: LipschitzBound, bounds: Tensor, pool: Tensor, values: Tensor, num: int, scale: float
 ) -> Tensor:
-    """Ends ``num x 1 x d_x`` of a search by the smooth form, from promising ones of the pool."""
+    """Maximise the smooth form from ``num`` points of the pool; returns ``num x 1 x d_x``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
         starts, _ = initialize_q_batch(pool, values, num)
@@ -127,7 +128,7 @@ def _climbed(
         warnings.filterwarnings("ignore", "Unknown solver options: factr", OptimizeWarning)
         ends, _ = gen_candidates_scipy(
             starts,
-            # Its tolerance is relative to the value: a level, or a unit, must not count.
+            # The tolerance is relative to the value, so level and unit are removed.
             lambda X: (parts.smooth(X) - centre) / scale,  # type: ignore[arg-type]
             lower_bounds=bounds[0],
             upper_bounds=bounds[1],
@@ -137,18 +138,18 @@ def _climbed(
 
 
 def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: float) -> Tensor:
-    """The end ``1 x d_x`` of a search for ``E u(x) - radius t`` under ``t >= |grad_c u(x, c)|``.
+    """Maximise ``E u(x) - radius t`` subject to ``t >= |grad_c u(x, c)|``; returns ``1 x d_x``.
 
-    Decisions are measured in widths of the box, values and ``radius t`` in units of ``scale``.
+    Decisions are in widths of the box, and values and ``radius t`` in units of ``scale``.
     """
     lower, width = bounds[0], bounds[1] - bounds[0]
 
     def point(x: Array) -> Tensor:
         return (lower + width * torch.as_tensor(x).to(lower)).unsqueeze(0)
 
-    @lru_cache(maxsize=1)  # as SLSQP asks for one after the other at the same point
+    @lru_cache(maxsize=1)  # SLSQP calls all functions at the same point in turn
     def at(x: bytes) -> tuple[Array, ...]:
-        """Expectation and its derivatives, and penalties and theirs, in the search's units."""
+        """Expectation and its gradient, penalties and their gradients, in the search's units."""
         with torch.enable_grad():
             X = point(np.frombuffer(x).copy()).requires_grad_()
             value = parts.expectation(X).squeeze()
@@ -162,11 +163,11 @@ def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: 
         )
         return tuple(each.double().cpu().numpy() for each in found)
 
-    # A column without width stays where it is.
+    # A column without width does not move.
     x = torch.where(width > 0, (start[0] - lower) / width, 0.0).clamp(0.0, 1.0)
     first = x.double().cpu().numpy()
     with warnings.catch_warnings():
-        # Steps that leave the bounds by rounding are moved back.
+        # SciPy warns when rounding takes a step out of the bounds, and clips the step.
         warnings.simplefilter("ignore", RuntimeWarning)
         result = minimize(
             lambda z: z[-1] - at(z[:-1].tobytes())[0],

@@ -1,4 +1,4 @@
-"""A search whose end does not depend on the units of the inputs and of the values."""
+"""A search whose result does not depend on the units of inputs and values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from botorch_calib.optim.region import LinearConstraints, Region
 
-# For ``optimize_acqf`` and ``gen_candidates_scipy``: one start a problem of SciPy's. With SciPy
-# 1.13 to 1.17 BoTorch climbs from each start on its own anyway. With others, such as 1.18, BoTorch
-# 0.18 has SciPy maximise the sum over the starts, which ends for all of them at once: 8 of 40
-# searches for the maximum of log expected improvement in six dimensions then missed it.
+# Options of ``optimize_acqf`` and ``gen_candidates_scipy`` for a separate search from each start.
+# With SciPy 1.13 to 1.17 BoTorch searches separately anyway. With other versions, such as 1.18,
+# BoTorch 0.18 has SciPy maximise the sum over the starts, which stops for all starts at once: 8 of
+# 40 such searches missed the maximum of log expected improvement in six dimensions.
 SEPARATE_STARTS: Final[dict[str, Any]] = {"max_optimization_problem_aggregation_size": 1}
 
-# Points whose values tell their spread.
+# Number of points for `spread_of_values`
 _NUM_SAMPLES = 16
 
 
@@ -39,19 +39,19 @@ def optimize_in_unit_box(
 ) -> tuple[Tensor, Tensor]:
     """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
 
-    The point, ``1 x d``, and the value there, a scalar, are both in their own units.
-    One-shot functions, such as ``qKnowledgeGradient``, are searched in their own units: BoTorch
-    tells by the class how to choose their starts.
+    Returns the point, ``1 x d``, and its value, a scalar, both without scaling. The default
+    ``unit`` is the `spread_of_values`. One-shot functions, such as ``qKnowledgeGradient``, are not
+    scaled, since BoTorch chooses their starts by their class.
 
-    The unit of the values is their `spread_of_values` by default. ``fixed_features``, by columns
-    counted from the front, may lie outside of the box. The function is never evaluated at others.
-    Constraints ``linear`` are BoTorch's ``inequality_constraints``.
+    ``fixed_features`` have nonnegative columns, and values inside or outside of the box; the
+    function is never evaluated at other values. ``linear`` are BoTorch's
+    ``inequality_constraints``.
     """
     settings: dict[str, Any] = {
         "q": 1,
         "num_restarts": num_restarts,
         "raw_samples": raw_samples,
-        # BoTorch tells by the class how to choose the starts, and sees a wrapper.
+        # BoTorch would choose the starts by the class, which is a wrapper here.
         "options": {**SEPARATE_STARTS, "nonnegative": is_nonnegative(acqf)},
     }
     held = dict(fixed_features or {})
@@ -59,19 +59,19 @@ def optimize_in_unit_box(
         candidate, value = optimize_acqf(
             acqf, bounds, fixed_features=held or None, inequality_constraints=linear, **settings
         )
-        assert value is not None  # as it was not declined
+        assert value is not None
         return candidate.detach(), value
     box = bounds.clone()
     for column, x in held.items():
-        box[:, column] = x  # without width, so that not even rounding changes it
+        box[:, column] = x  # without width, so that rounding does not change it
     unit = spread_of_values(acqf, box) if unit is None else unit
     in_unit_box = InUnitBox(acqf, box, unit)
     if linear is None:
         settings["fixed_features"] = dict.fromkeys(held, 0.0) or None
-    else:  # with fixed features BoTorch refuses constraints on them alone
+    else:  # BoTorch refuses constraints that are only on fixed features
         region = Region(box, linear)
         settings["inequality_constraints"] = region.linear_in_widths
-        # BoTorch's own walk takes longer than the search.
+        # BoTorch's random walk takes longer than the search.
         settings["generator"] = lambda n, q, seed: region.in_widths(region.sample(n))
     candidate, value = optimize_acqf(in_unit_box, in_unit_box.bounds, **settings)
     assert value is not None
@@ -79,13 +79,12 @@ def optimize_in_unit_box(
 
 
 class InUnitBox(AcquisitionFunction):
-    """An acquisition function of inputs in widths of their box, its values in a unit of theirs.
+    """An acquisition function of inputs in widths of their box, with values in a given unit.
 
-    BoTorch's search stops where the gradient is less than 1e-5, whatever the units: where inputs
-    range over a million, or outcomes over a millionth, it would not leave its starts. Where some
-    inputs range over much more than others, it would creep.
+    BoTorch's search stops when the gradient is less than 1e-5. If inputs ranged over a million, or
+    values over a millionth, it would stop at its starts. It is slow if ranges of inputs differ.
 
-    The attribute ``bounds`` is the unit cube, in which a column without width stays where it is.
+    The attribute ``bounds`` is the unit cube; columns without width are fixed at 0.
     """
 
     def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
@@ -95,8 +94,8 @@ class InUnitBox(AcquisitionFunction):
         self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """The inputs, in their units."""
-        # Exact at both ends, so that rounding takes nothing out of the box.
+        """The inputs in units of ``acqf``, from inputs in widths of the box."""
+        # ``lerp`` is exact at both ends, so rounding leaves all inputs inside the box.
         return torch.lerp(self.box[0], self.box[1], X)
 
     def forward(self, X: Tensor) -> Tensor:
@@ -106,33 +105,33 @@ class InUnitBox(AcquisitionFunction):
 
 @torch.no_grad()
 def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
-    """A unit of the values of a function of inputs ``b x 1 x d``; 1 for logarithms.
+    """A unit for the values of a function of ``b x 1 x d``, a scalar; 1 for logarithms.
 
-    That is the power of two next to their standard deviation over a few points of the box.
-    Logarithms have no unit, and their lowest values would rule the spread.
+    It is the power of two next to the standard deviation of the values at a few points of the box.
+    Logarithms have no unit, and their lowest values would dominate the standard deviation.
     """
     one = torch.ones_like(bounds[0, 0])
     if is_logarithm(acqf):
         return one
-    # A fixed seed leaves alone the random numbers from which a search draws its starts.
+    # With a fixed seed, the starts of a search do not depend on this draw.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
     spread = values.std(correction=0)
-    # Values that all but vanish at these points may be large elsewhere, and must not overflow.
+    # Tiny values at these points may be large elsewhere, and must not overflow in a tiny unit.
     least = torch.finfo(bounds.dtype).tiny ** 0.25
-    unit = spread.clamp_min(least).log2().round().exp2()  # by which nothing is rounded
+    unit = spread.clamp_min(least).log2().round().exp2()  # powers of two divide without rounding
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
 
 
 def is_logarithm(acqf: object) -> bool:
-    """Whether values are logarithms; of a plain function it is not known."""
+    """Whether an acquisition function declares its values as logarithms."""
     return bool(getattr(acqf, "_log", False))
 
 
 @contextmanager
 def without_search_warnings() -> Iterator[None]:
-    """Pass on all warnings but of why a search stops, for callers that check its end.
+    """Suppress warnings about why a search stops, for callers that check its result.
 
-    BoTorch shows these whatever the filter, so all are caught.
+    BoTorch overrides warning filters, so all warnings are caught, and the others issued again.
     """
     with warnings.catch_warnings(record=True) as caught:
         yield

@@ -1,8 +1,8 @@
-"""Figures of calibration and of optimization runs; ``pip install botorch_calib[plot]``.
+"""Figures of calibration and optimization runs; ``pip install botorch_calib[plot]``.
 
-Every function draws into ``ax`` (default: a new figure's) and returns it, so labels, titles and
-limits can still be changed. Legends are outside of the axes: when a figure was not made with
-``layout="constrained"``, save it with ``bbox_inches="tight"``.
+Every function draws into ``ax`` (default: the axes of a new figure) and returns it, so labels,
+titles and limits can still be changed. Legends are outside of the axes: save a figure that was not
+made with ``layout="constrained"`` with ``bbox_inches="tight"``.
 """
 
 from botorch_calib.plotting.diagnostics import (

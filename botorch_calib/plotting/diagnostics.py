@@ -1,4 +1,4 @@
-"""Figures of what `botorch_calib.diagnostics` finds: reports, alarms, the likelihood of noise."""
+"""Figures of the results of `botorch_calib.diagnostics`: reports, alarms, noise likelihoods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from botorch_calib.plotting.simultaneous_bands import simultaneous_band, simulta
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Lowest logarithm of a relative likelihood that is shown.
+# Lowest relative log likelihood in a figure
 _DEPTH = -8.0
 
 _REPORT = "`calibration_report(model)`"
@@ -40,19 +40,18 @@ def plot_reliability(
     confidence: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
-    """Stated against observed frequencies, of quantiles or of central prediction intervals.
+    """Stated against observed frequencies, of quantiles or central prediction intervals.
 
-    A report shows the share of observations at or below each quantile: a curve flatter than the
-    diagonal belongs to distributions that are too narrow. Given levels and frequencies are taken as
-    coverages of central intervals, which are too narrow below the diagonal. The band holds the
-    whole curve of true statements, in that many independent observations.
+    For a report, the figure shows the fraction of observations at or below each quantile: a curve
+    flatter than the diagonal means that distributions are too narrow. With levels and frequencies
+    it shows coverages of central intervals: below the diagonal, intervals are too narrow. The band
+    contains the whole curve of a calibrated model with the probability ``confidence``.
 
     Args:
-        levels: A report, which holds the next two arguments, or stated coverages ``M``, increasing,
-            in (0, 1).
-        observed: By method, the observed frequencies ``M``, in [0, 1].
-        num_observations: Number of observations behind each frequency.
-        confidence: Probability with which the band holds the whole curve, in (0, 1).
+        levels: A report, or stated coverages ``M``, increasing, in (0, 1).
+        observed: Observed frequencies ``M``, in [0, 1], by method (not with a report).
+        num_observations: Number of observations per frequency (not with a report).
+        confidence: Probability that the band contains the whole curve, in (0, 1).
         ax: Axes to draw into.
 
     Example:
@@ -62,9 +61,9 @@ def plot_reliability(
     labels = ("stated coverage", "observed coverage")
     if isinstance(levels, CalibrationReport):
         if observed is not None or num_observations is not None:
-            raise InputDataError("A report holds `observed` and `num_observations` already.")
+            raise InputDataError("With a report, do not give `observed` or `num_observations`.")
         report, labels = levels, ("quantile level", "share at or below the quantile")
-        # The base model first, as in the other figures, where blue is its colour.
+        # The base model comes first, so that it is blue in all figures.
         forecasts = reversed(report.forecasts.items())
         observed = {name: scores.frequencies for name, scores in forecasts}
         levels, num_observations = report.levels, report.num_observations
@@ -99,16 +98,16 @@ def plot_reliability(
 def plot_pit_histogram(
     report: CalibrationReport, num_bins: int = 10, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
-    """Histogram of the probability integral transforms, which true statements make flat.
+    """Histogram of the probability integral transforms, which is flat for a calibrated model.
 
-    Peaks at both ends belong to distributions that are too narrow, a hump in the middle to
-    distributions that are too wide, and a slope to a bias. The band holds the heights of all bars
-    under true statements.
+    Peaks at both ends mean that distributions are too narrow, a hump in the middle that they are
+    too wide, and a slope that they are biased. The band contains all bars of a calibrated model
+    with the probability ``confidence``.
 
     Args:
         report: A calibration report.
         num_bins: Number of bins of equal width.
-        confidence: Probability with which the band holds all bars, in (0, 1).
+        confidence: Probability that the band contains all bars, in (0, 1).
         ax: Axes to draw into.
 
     Example:
@@ -139,16 +138,16 @@ def plot_pit_histogram(
 def plot_coverage_over_time(
     report: CalibrationReport, window: int = 20, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
-    """Coverage of the central interval: of all observations so far, and of the latest ones.
+    """Coverage of the central interval, of all observations so far and of the latest observations.
 
-    The band holds the running coverage of true statements, step by step. A curve that tends to the
-    target need not be right throughout: the window shows when it was not. Its own band would be as
-    wide as the grey one is at step ``window``.
+    At each step the band contains the running coverage of a calibrated model with the probability
+    ``confidence``. Even if the running coverage approaches the target, it may have been wrong for
+    some time, which the window shows. The window's band would be as wide as at step ``window``.
 
     Args:
         report: A calibration report.
-        window: Number of latest observations in the sliding window, drawn once there are as many.
-        confidence: Probability of the band, in (0, 1).
+        window: Number of observations in the sliding window; its curve starts at this step.
+        confidence: Probability of the band at each step, in (0, 1).
         ax: Axes to draw into.
 
     Example:
@@ -177,10 +176,10 @@ def plot_coverage_over_time(
 
 
 def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> Axes:
-    """How much bets against a model's predictions have won, and where the alarm is raised.
+    """Wealth of the bets against a model's predictions, and the wealth that raises the alarm.
 
     Args:
-        alarm: The alarm, after some calls of ``observe``, or one of a report's ``alarms``.
+        alarm: An alarm after calls of ``observe``, or an element of a report's ``alarms``.
         ax: Axes to draw into.
 
     Example:
@@ -200,10 +199,10 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
 
 
 def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:
-    """Likelihood of the observation noise, everything else in the model being fixed.
+    """Likelihood of the noise's standard deviation, with all other hyperparameters fixed.
 
-    The noise that the model states is marked, and the interval that the data support is shaded; it
-    reaches the left border where it goes down to no noise.
+    A line marks the model's noise. The interval that the data support is shaded; if it includes 0,
+    it extends to the left border.
 
     Args:
         diagnosis: A result of `noise_diagnosis`.
@@ -214,13 +213,13 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     """
     check_instance("diagnosis", diagnosis, NoiseDiagnosis, "`noise_diagnosis(gp)`")
     ax = style.new_axes((8.6, 4.2)) if ax is None else ax
-    from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
+    from matplotlib.ticker import LogLocator, NullFormatter  # `new_axes` has checked for matplotlib
 
     deviations, heights = map(style.to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
     right = 1.3 * max(shown[-1], *marks)
-    # A curve that is flat down to no noise has no end on a logarithmic axis.
+    # On a logarithmic axis a curve that is flat down to 0 would have no end.
     floor = min(marks) / 30.0
     left = 0.75 * max(min(shown[0], *marks), floor)
     low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]
@@ -230,7 +229,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     if diagnosis.stated > 0.0:
         ax.axvline(diagnosis.stated, color=style.COLORS[0], ls="--", linewidth=2, label="stated")
     ax.set(xscale="log", xlim=(left, right), ylim=(_DEPTH, 0.4))
-    # Plain numbers, between the powers of ten where these are few
+    # Plain numbers, with further ticks if there are few powers of ten
     steps = (1.0,) if right / left > 1e3 else (1.0, 2.0, 5.0)
     ax.xaxis.set_major_locator(LogLocator(subs=steps))
     ax.xaxis.set_major_formatter("{x:g}")

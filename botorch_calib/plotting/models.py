@@ -1,4 +1,4 @@
-"""What calibrated models and chance constraints state: intervals over one input, maps over two."""
+"""Figures of calibrated models and chance constraints: intervals in 1-d and maps in 2-d."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _RESOLUTION = 101  # points along each side of a map
-# Points that a margin is evaluated at at a time.
+# Number of points at which a margin is evaluated together.
 _CHUNK = 2048
 
 
@@ -46,11 +46,11 @@ def plot_intervals(
     level: float = 0.8,
     ax: Axes | None = None,
 ) -> Axes:
-    """Prediction intervals of observations, calibrated and of the base model, in 1-d.
+    """Prediction intervals of observations, of the calibrated and the base model, in 1-d.
 
     Args:
         model: A model of one input, calibrated or not.
-        X_grid: Where to draw the intervals, ``m x 1``, increasing.
+        X_grid: Points at which to draw the intervals, ``m x 1``, increasing.
         X: Observed inputs, ``n x 1``.
         Y: Observed outcomes, ``n x 1``.
         truth: The objective without noise at ``X_grid``, ``m x 1``, or a function of such points.
@@ -90,7 +90,7 @@ def plot_intervals(
 
 @torch.no_grad()
 def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Ends, ``n x 1`` each, of a model's central prediction interval of an observation.
+    """Lower and upper ends, ``n x 1`` each, of a model's central prediction intervals.
 
     Args:
         model: A calibrated model or any BoTorch model whose posterior has quantiles.
@@ -104,14 +104,14 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     check_inputs("X", X)
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    # One point a batch: only the marginals are needed.
+    # One point per batch, as only the marginals are needed.
     ends = model.posterior(X.unsqueeze(-2), observation_noise=True).quantile(tails)
     return ends[0].squeeze(-1), ends[1].squeeze(-1)
 
 
 @torch.no_grad()
 def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
-    """Half-width of a calibrated interval in the base model's predictive deviations, ``n``.
+    """Half-widths ``n`` of calibrated intervals, in the base model's predictive deviations.
 
     For the arguments see `prediction_interval`.
 
@@ -135,9 +135,9 @@ def plot_threshold_map(
 ) -> Axes:
     """Map of the learned half-width of the prediction interval over a box in two dimensions.
 
-    White is the base model's own width; where the map is orange, the calibrator found it
-    overconfident, where it is purple, underconfident. The legend stands above the axes: give the
-    figure a title with ``ax.figure.suptitle``.
+    White is the base model's width. The calibrator found the base model overconfident in orange
+    areas, and underconfident in purple areas. The legend is above the axes: give the figure a title
+    with ``ax.figure.suptitle``.
 
     Args:
         model: A calibrated model of two inputs.
@@ -158,7 +158,7 @@ def plot_threshold_map(
     widths = _as_image(interval_half_width(model, grid, level))
     ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     own = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    # A floor keeps the colours of an all but constant map from exaggerating it.
+    # With a floor, colours do not exaggerate the variation of a nearly constant map.
     spread = max(float(np.abs(widths - own).max()), 0.1)
     mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
     bar = style.add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
@@ -179,16 +179,16 @@ def plot_certified_region(
 ) -> Axes:
     """Map of the points that a chance constraint certifies over a box in two dimensions.
 
-    Colours are the margin, in units of the outcome, or the least margin of several outcomes, in
-    standard deviations of each. Purple is certified, orange is not. The legend stands above
-    the axes, as in `plot_threshold_map`.
+    Colours show the margin in units of the outcome. For several outcomes they show the least
+    margin, in standard deviations of the outcomes. Purple points are certified, orange points are
+    not. The legend is above the axes (see `plot_threshold_map`).
 
     Args:
         constraint: The constraint, on two inputs.
         bounds: The box, ``2 x 2``, as a tensor or as lists: lower corner, upper corner.
         X: Queries to mark, ``n x 2``.
-        violated: Which of their outcomes violated a limit, ``n`` booleans, as by
-            ``constraint.violated(Y)``; they are marked by crosses.
+        violated: Whether the outcome of each query violated a limit, ``n`` booleans, such as
+            ``constraint.violated(Y)``. Crosses mark these queries.
         ax: Axes to draw into.
 
     Example:
@@ -201,7 +201,7 @@ def plot_certified_region(
         check_inputs("X", X, 2)
     if violated is not None:
         if X is None:
-            raise InputDataError("`violated` says which queries violated a limit: give `X`.")
+            raise InputDataError("`violated` has an element per query: give the queries as `X`.")
         if check_tensor("violated", violated).dtype != torch.bool or violated.numel() != len(X):
             raise BotorchTensorDimensionError(
                 f"`violated` must hold {len(X)} booleans, one for each row of `X`, got "
@@ -213,7 +213,7 @@ def plot_certified_region(
     with torch.no_grad():
         found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     margins = _as_image(found)
-    # Margins far from the line do not matter: the few largest ones would take all the colours.
+    # The few largest margins would take all the colours, and margins far from 0 do not matter.
     reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
     mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
     several = len(constraint.limits) > 1
@@ -240,7 +240,7 @@ def _grid(bounds: Any, model: Model) -> tuple[Tensor, list[np.ndarray]]:
 
 
 def _as_image(values: Tensor) -> np.ndarray:
-    """Values at the points of the grid, the second input going down."""
+    """Values at the points of the grid as a matrix, with the second input along the rows."""
     return style.to_numpy(values).reshape(_RESOLUTION, _RESOLUTION).T
 
 
@@ -250,20 +250,19 @@ def _colored(
     from matplotlib.colors import CenteredNorm
 
     norm = CenteredNorm(vcenter=center, halfrange=spread)
-    # As an image: in vector graphics its triangles take 65 MB.
+    # Rasterized: in vector graphics the triangles take 65 MB.
     return ax.pcolormesh(*axes, values, cmap=cmap, norm=norm, shading="gouraud", rasterized=True)
 
 
 def _finished(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None]) -> Axes:
-    """The map with queries marked by kind, and its axes named."""
+    """Mark queries by kind, and label the axes of a map."""
     for label, X in queries.items():
         if X is None or not len(X):
             continue
         marks: dict[str, Any] = {"s": 36, "zorder": 3}
         if label == "violations":
             marks = {"marker": "X", "s": 100, "zorder": 4}
-        # White edges keep either kind apart from the map. Optimizers like the border, which would
-        # otherwise cut the marks in half.
+        # White edges set marks off from the map. Unclipped marks are complete at the border.
         marks |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
         ax.scatter(*X.detach().cpu().numpy().T, label=label, **marks)
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))

@@ -1,4 +1,4 @@
-"""Optimization runs: their regret, and evaluations that run side by side, over time."""
+"""Figures of optimization runs: regret, and parallel evaluations over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from botorch_calib.plotting import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colours and hatches, so that the states differ in print as well.
+#: Colours and hatches of the states; hatches tell states apart in black and white.
 STATUS_STYLES = {
     TrialStatus.OBSERVED: (style.COLORS[0], ""),
     TrialStatus.PENDING: (style.COLORS[5], "//"),
@@ -28,8 +28,7 @@ def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Mean regret of each method with a band of one standard error over seeds.
 
     Args:
-        curves: By method, regrets ``seeds x T``, the first column after the initial design. A
-            single seed has no band.
+        curves: Regrets ``seeds x T`` by method, from the initial design on. One seed has no band.
         ax: Axes to draw into.
 
     Example:
@@ -58,20 +57,19 @@ def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 def plot_timeline(
     trials: Sequence[Trial], now: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """One bar for each trial, from its submission to its value's arrival.
+    """A bar for each trial, from its submission to the arrival of its value.
 
-    A trial without a value has a bar up to ``now``, as has a failed one, which does not tell when.
+    Bars of trials without a value end at ``now``, also of failed trials, whose end is unknown.
 
     Args:
-        trials: Trials of a ledger: ``ledger.trials``.
-        now: Time up to which to draw (default: the last one that occurs), in the unit of the
-            ledger's clock.
+        trials: Trials of a ledger, such as ``ledger.trials``.
+        now: End of the figure on the ledger's clock (default: the last time in ``trials``).
         ax: Axes to draw into.
 
     Example:
         >>> ax = plot_timeline(ledger.trials)
     """
-    if not len(trials):  # a ledger is true without trials
+    if not len(trials):  # `not trials` would be False for an empty ledger
         raise InputDataError("`trials` must hold at least one trial.")
     times = [time for t in trials for time in (t.submitted_at, t.observed_at) if time is not None]
     now = max(times) if now is None else now

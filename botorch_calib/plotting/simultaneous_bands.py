@@ -1,8 +1,8 @@
-"""Bands that hold a whole curve of frequencies of true statements, not each point by itself.
+"""Simultaneous bands, which contain the whole curve of frequencies of a calibrated model.
 
-A curve of ``M`` frequencies leaves at least one of ``M`` bands of 95 % far more often than in 5 %
-of the cases. These bands have the same probability at each level, chosen so that the whole curve
-stays inside with the confidence asked for: exactly, by dynamic programming over the counts
+A curve of ``M`` frequencies leaves at least one of ``M`` pointwise 95 % bands in far more than 5 %
+of cases. Simultaneous bands have the same, larger probability at each level. Dynamic programming
+over the counts finds the probability at which the whole curve is inside with the given confidence
 [Sailynoja2022].
 
 .. [Sailynoja2022]
@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-# With more observations the tail probability is taken from as many: it hardly depends on them, and
-# the programme takes the square of their number.
+# The tail probability for more observations is computed for this number: it hardly depends on the
+# number, and the time grows with its square.
 _MAX_EXACT = 1000
 
 
 def simultaneous_band(
     num_observations: int, levels: np.ndarray, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of a band for the shares of PITs at or below each of ``M`` increasing levels, ``M``.
+    """Lower and upper ends ``M`` of a band for the fractions of PITs at or below ``M`` levels.
 
-    Under true statements PITs are independent and uniform, and all ``M`` shares lie inside with
-    a probability of ``confidence``, or somewhat more, as counts are whole numbers.
+    PITs of a calibrated model are independent and uniform. All ``M`` fractions are inside the band
+    with the probability ``confidence``, or slightly more, as counts are integers.
     """
     below = np.concatenate([[0.0], levels[:-1]])
     steps = (levels - below) / (1.0 - below)
@@ -41,12 +41,12 @@ def simultaneous_band(
 def simultaneous_histogram_band(
     num_observations: int, num_bins: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Ends of a band for the shares of PITs in each of some bins of equal width; see above."""
+    """Ends of a `simultaneous_band` for the fractions of PITs in ``num_bins`` equal bins."""
     so_far = np.arange(1, num_bins + 1)
     steps = 1.0 / so_far[::-1]
 
     def stays(num: int, least: float, most: float) -> float:
-        # What these and the other bins may hold bounds the counts up to each edge.
+        # Bounds of each bin imply bounds of the count up to each edge.
         rest = num_bins - so_far
         low = np.maximum(so_far * least, num - rest * most)
         high = np.minimum(so_far * most, num - rest * least)
@@ -56,9 +56,9 @@ def simultaneous_histogram_band(
 
 
 def _shares(p: np.ndarray | float, stays: Callable[..., float], num: int, confidence: float) -> Any:
-    """Ends of bands with which all counts stay inside, of which each has the probability ``p``.
+    """Ends of bands of fractions, for counts of events with the probabilities ``p``.
 
-    They leave a tail to each count, found to a thousandth of it.
+    All counts have the same tail probability, found to a relative accuracy of 1e-3.
     """
 
     def ends(num: int, tail: float) -> Any:
@@ -81,10 +81,10 @@ def _probability_inside(
     least: float = 0,
     most: float = np.inf,
 ) -> float:
-    """Probability that all counts of uniform numbers up to increasing levels lie in their bands.
+    """Probability that all counts of uniform numbers up to increasing levels are in their bands.
 
-    Given ``c`` at or below one level, the number between that and the next is binomial: of the
-    ``num - c`` others each lies there with the probability ``steps[k]``. That number has to lie
+    If ``c`` numbers are at or below level ``k``, each of the other ``num - c`` numbers is below the
+    next level with the probability ``steps[k]``, so their count is binomial. This count must be
     between ``least`` and ``most``.
     """
     counts, weights = np.zeros(1, int), np.ones(1)

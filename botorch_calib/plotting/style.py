@@ -1,4 +1,4 @@
-"""Colours, sizes, axes and legends of all figures, and the reading of their arguments."""
+"""Colours, sizes, axes and legends of all figures, and conversions of their arguments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colorbar import Colorbar
 
-#: Okabe and Ito's colours, which the colour-blind can tell apart.
+#: Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: Line styles, which vary with the colours so that curves differ in print as well.
+#: Line styles, which vary with the colours so that curves also differ in black and white.
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: Colours of a report's base model and of the calibrated one.
+#: Colours of a report's base and calibrated model.
 BASE_COLOR, CALIBRATED_COLOR = COLORS[:2]
 
-#: Lines and bands of what is stated, on light and on dark pages.
+#: Colour of reference lines and bands, visible on light and dark pages.
 REFERENCE_COLOR = "0.5"
 BAND: dict[str, Any] = {"color": REFERENCE_COLOR, "alpha": 0.25, "lw": 0}
 
@@ -30,8 +30,8 @@ LABEL_SIZE = 13
 TICK_SIZE = 12
 LEGEND_SIZE = 12
 
-#: Where a legend is off the data: to the right of the axes or, where a map has its scale of
-#: colours, above them. Marks on a map are black, so they need a light ground there as well.
+#: Positions of legends outside of the axes: to the right or, for maps with a colour bar, above. The
+#: marks of maps are black, so their legends have a light background.
 RIGHT: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "frameon": False}
 LIGHT = {"facecolor": "white", "labelcolor": "black", "edgecolor": "none"}
 ABOVE = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, **LIGHT}
@@ -47,7 +47,7 @@ def new_axes(size: tuple[float, float]) -> Axes:
 
 
 def ink() -> str:
-    """Colour of the text, for lines and marks that belong to no method."""
+    """Colour of text, for lines and marks that are not of a method."""
     import matplotlib as mpl
 
     return str(mpl.rcParams["text.color"])
@@ -56,7 +56,7 @@ def ink() -> str:
 def finished(
     ax: Axes, xlabel: str, ylabel: str, title: str | None = None, legend: dict[str, Any] = RIGHT
 ) -> Axes:
-    """The axes with their names and a legend, and without a frame."""
+    """Add labels, a title and a legend to the axes, and remove their frame."""
     ax.set_xlabel(xlabel, fontsize=LABEL_SIZE)
     ax.set_ylabel(ylabel, fontsize=LABEL_SIZE)
     ax.tick_params(labelsize=TICK_SIZE)
@@ -67,7 +67,7 @@ def finished(
 
 
 def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "neither") -> Colorbar:
-    """The scale of the colours of ``drawn``."""
+    """Add a colour bar for ``drawn``."""
     bar = ax.figure.colorbar(drawn, ax=ax, extend=extend)
     bar.ax.tick_params(labelsize=TICK_SIZE)
     bar.set_label(label, fontsize=LABEL_SIZE)
@@ -75,12 +75,12 @@ def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "nei
 
 
 def to_numpy(values: Tensor) -> np.ndarray:
-    """The elements of a tensor as a vector."""
+    """The elements of a tensor as a NumPy vector."""
     return values.detach().cpu().reshape(-1).numpy()
 
 
 def as_array(values: ArrayLike | Tensor) -> np.ndarray:
-    """Numbers in any container as an array of its shape."""
+    """Convert a tensor or array-like to an array of floats."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     return np.asarray(values, dtype=float)

@@ -1,9 +1,9 @@
 """Distributional robustness: distributions of the context, and worst cases around them.
 
 A model takes decisions ``x`` and contexts ``c`` together (`joint_inputs`). A decision is judged by
-the worst expectation of a function ``u(x, c)`` (`contextual_function`; `gp` for those of models)
-over an ambiguity set (`sets`) around a `ContextDistribution` (`contexts`), whose radius may be a
-schedule. The acquisition functions are in `botorch_calib.acquisition.robust`.
+the worst expectation of a function ``u(x, c)`` over an ambiguity set (`sets`) around a
+`ContextDistribution` (`contexts`). `contextual_function` has the interface of ``u``, `gp` the
+functions of models. The acquisition functions are in `botorch_calib.acquisition.robust`.
 """
 
 from botorch_calib.robust.contexts import ContextDistribution

@@ -24,7 +24,7 @@ from botorch_calib.models.matching_rows import first_appearances
 
 T = TypeVar("T")
 
-# How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
+# Largest error of a sum of weights: float32 weights of a few thousand atoms pass.
 _SUM_TOLERANCE = 1e-5
 
 
@@ -32,21 +32,20 @@ _SUM_TOLERANCE = 1e-5
 class ContextDistribution:
     """A distribution on finitely many contexts (atoms), the centre of an ambiguity set.
 
-    Some sets (`WassersteinBall`, `TotalVariationBall`, `WorstCase`) may move mass to atoms of
-    weight 0, which `with_candidates` adds. `empirical` and `discrete` merge equal atoms,
-    the constructor keeps all. Tensors are copied, and must not be changed afterwards.
+    Some sets (`WassersteinBall`, `TotalVariationBall`, `WorstCase`) can move mass to atoms of
+    weight 0, which `with_candidates` adds. `empirical` and `discrete` merge equal atoms; the
+    constructor does not. Tensors are copied. Do not modify the copies.
 
     Attributes:
         points: Contexts, ``M x d_c``.
-        weights: Their probabilities, ``M``, which sum to 1 up to rounding.
-        indices: Columns of the contexts among those of a model's joint inputs, in the order of the
-            contexts' own columns; negative ones count from the end (None: the last ``d_c``).
+        weights: Probabilities of the atoms, ``M``, which sum to 1 up to rounding.
+        indices: Columns of a model's joint inputs that hold the contexts, in the order of the
+            columns of ``points``; negative indices count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm (None: the atoms, too few if they are samples).
+            takes the largest gradient norm (None: the atoms; samples are too few).
 
     Raises:
-        InputDataError, BotorchTensorDimensionError: If an argument is malformed, or weights are no
-            probabilities.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> met = ContextDistribution.empirical(X[:, 1:])
@@ -80,7 +79,7 @@ class ContextDistribution:
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
-        """Atoms ``M x d_c`` with probabilities ``M``; equal ones are merged at the first."""
+        """A distribution on atoms ``M x d_c`` with probabilities ``M``; equal atoms are merged."""
         given = cls(points, weights)
         kept, inverse = first_appearances(given.points).unique(return_inverse=True)
         if len(kept) == given.num_points:
@@ -91,11 +90,12 @@ class ContextDistribution:
 
     @classmethod
     def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
-        """The distribution of observed contexts ``n x d_c``; equal ones become one atom.
+        """The distribution of observed contexts ``n x d_c``; equal contexts become one atom.
 
         Args:
             samples: Contexts.
-            weights: Nonnegative numbers of positive sum, ``n``, for example to forget old samples.
+            weights: Nonnegative numbers with a positive sum, ``n``, for example to forget old
+                samples (default: equal weights).
         """
         check_contexts("samples", samples)
         weights = samples.new_ones(len(samples)) if weights is None else weights
@@ -119,8 +119,9 @@ class ContextDistribution:
             samples: Observed contexts inside the box, ``n x d_c``.
             bounds: Lower and upper corner of the box, ``2 x d_c``.
             num_points: Number of draws.
-            bandwidth: Standard deviations of the kernel: a positive number, ``d_c`` of them, or
-                ``"scott"`` for those of the samples times ``n^(-1/(d_c + 4))``.
+            bandwidth: Standard deviations of the kernel: one positive number, ``d_c`` positive
+                numbers, or ``"scott"``: the samples' standard deviations times
+                ``n^(-1/(d_c + 4))``.
             seed: Seed of the draws.
         """
         num_dims = check_contexts("samples", samples).shape[-1]
@@ -149,7 +150,7 @@ class ContextDistribution:
             uniform = uniform.to(samples.device)
             sample = samples.double()[(uniform[:, 0] * len(samples)).long()]
             moved = sample + scale * torch.special.ndtri(uniform[:, 1:]) - low.double()
-            # Reflection at both faces, however far outside, repeats after twice the width.
+            # Reflection at both faces is periodic, with twice the width as its period.
             width = (high - low).double()
             phase = torch.remainder(moved, 2 * width)
             inside = torch.minimum(phase, 2 * width - phase).clamp(min=0.0)
@@ -176,7 +177,7 @@ class ContextDistribution:
         """
         num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
         draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
-        edge = 0.5**32  # draws are multiples of 2^-30, of which 0 has no finite normal quantile
+        edge = 0.5**32  # draws are multiples of 2^-30, and the normal quantile at 0 is infinite
         points = icdf(draws.clamp(edge, 1 - edge))
         points = check_finite("icdf", check_tensor("icdf", points))
         if points.dim() != 2 or len(points) != num_points:
@@ -186,10 +187,10 @@ class ContextDistribution:
         return cls.empirical(points)
 
     def with_candidates(self, points: Tensor) -> ContextDistribution:
-        """The same distribution with further atoms ``m x d_c`` of weight 0, repeated ones left out.
+        """Add atoms ``m x d_c`` of weight 0, without duplicates; returns a new distribution.
 
-        The exact Wasserstein ball, for example, moves mass between atoms only: with a grid of
-        candidates it moves mass anywhere, up to the spacing of the grid.
+        The exact Wasserstein ball, for example, moves mass between atoms only. With a grid of
+        candidates it can move mass to any point of the grid.
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])
@@ -203,11 +204,11 @@ class ContextDistribution:
         return replace(self, points=points, weights=weights)
 
     def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
-        """The same distribution, with other `indices`."""
+        """A copy with the given `indices`."""
         return replace(self, indices=indices)
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
-        """The same distribution, with other `lipschitz_points`: the denser, the safer."""
+        """A copy with the given `lipschitz_points`; denser points make the bound safer."""
         return replace(self, lipschitz_points=points)
 
     @property
@@ -232,7 +233,7 @@ class ContextDistribution:
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> ContextDistribution:
-        """The same in another dtype or on another device; itself if nothing changes."""
+        """A copy in another dtype or on another device; ``self`` if nothing changes."""
         like = self.points.new_empty(0).to(device=device, dtype=dtype)
         if like.dtype == self.points.dtype and like.device == self.points.device:
             return self
@@ -242,7 +243,7 @@ class ContextDistribution:
         )
 
     def memo(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Compute something that depends on this distribution alone, once; copies start anew."""
+        """``compute()``, which depends only on this distribution, computed once per ``key``."""
         if key not in self._memo:
             with torch.no_grad():
                 self._memo[key] = compute()
@@ -269,14 +270,14 @@ def check_weights(weights: Tensor, num_points: int) -> Tensor:
 
 
 def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistribution:
-    """A distribution as it is; of contexts ``n x d_c``, their empirical distribution."""
+    """The empirical distribution of contexts ``n x d_c``; a distribution is returned unchanged."""
     if isinstance(contexts, ContextDistribution):
         return contexts
     return ContextDistribution.empirical(check_contexts("contexts", contexts))
 
 
 def check_contexts(name: str, contexts: Tensor) -> Tensor:
-    """Return ``contexts`` if they are a finite floating-point matrix ``n x d_c``, not empty."""
+    """Return ``contexts`` if they are a nonempty, finite floating-point matrix ``n x d_c``."""
     if not check_inputs(name, contexts).dtype.is_floating_point:
         raise InputDataError(f"`{name}` must be floating-point, got {contexts.dtype}.")
     if contexts.numel() == 0:
@@ -287,7 +288,7 @@ def check_contexts(name: str, contexts: Tensor) -> Tensor:
 def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
     """Euclidean distances ``a x b`` between the rows of ``a x d`` and ``b x d``.
 
-    Differences are taken first. The faster way, ``|a|^2 - 2 a'b + |b|^2`` by a matrix product,
-    loses half of the digits where rows are close, which is where kernels and costs are decided.
+    Differences are taken first. The faster formula ``|a|^2 - 2 a'b + |b|^2``, a matrix product,
+    loses half of the digits for close rows, and those rows matter most to kernels and costs.
     """
     return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")

@@ -12,12 +12,12 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 
 # Keeps the direction of a vanishing gradient finite.
 _TINY = 1e-30
-# Norms in a smooth maximum: of order 256, a sixteenth one of 97 % of the largest hardly counts.
+# Number of norms in a smooth maximum. At order 256 a norm of 97 % of the largest hardly counts.
 _LARGEST = 16
 
 
 class _WithJacobian(Function):
-    """Values whose derivatives are known already."""
+    """Values whose derivatives have been computed before."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
@@ -34,21 +34,20 @@ class _WithJacobian(Function):
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
     """``values``, ``b`` or ``b x M``, with given derivatives by ``X``, once differentiable.
 
-    Row ``i`` depends on row ``i`` of ``X`` alone: ``jacobian`` is ``b x d`` or ``b x M x d``.
+    Row ``i`` depends only on row ``i`` of ``X``: ``jacobian`` is ``b x d`` or ``b x M x d``.
     """
     return _WithJacobian.apply(X, values, jacobian)
 
 
 class ContextualFunction(ABC):
-    """A function ``u(x, c)`` of decisions ``x`` and contexts ``c``, each pair on its own.
+    """A function ``u(x, c)`` of pairs of decisions ``x`` and contexts ``c``.
 
-    `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` makes one of any function of
-    joint inputs. Derivatives come out of the evaluation itself, chunk by chunk, so memory is
-    bounded by the results. These are once differentiable with respect to ``X``, and to nothing
-    else.
+    `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` wraps any function of joint
+    inputs. Derivatives are computed with the values, chunk by chunk, to bound the memory. Results
+    are differentiable once, with respect to ``X`` only.
     """
 
-    chunk = 2048  # pairs whose second derivatives are taken together, to bound the memory
+    chunk = 2048  # number of pairs whose second derivatives are taken together
 
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
         """Values ``b x M`` at all pairs of decisions ``b x d_x`` and contexts ``M x d_c``."""
@@ -57,7 +56,7 @@ class ContextualFunction(ABC):
         return self.with_gradients(X, contexts)[0]
 
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` as `__call__` gives them, and context gradients without a graph."""
+        """Values as in `__call__`, and context gradients ``b x M x d_c`` without a graph."""
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
         if _wants_gradient(X):
@@ -73,9 +72,9 @@ class ContextualFunction(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
 
-        The derivative of the steepness is that of the norm at the maximising context (Danskin's
-        theorem). With ``smoothing``, from 0, none, to 1, the sum, the maximum is the norm of order
-        ``1 / smoothing`` of the 16 largest norms. The steepness is taken over
+        The derivative of the steepness is the derivative of the norm at the maximising context
+        (Danskin's theorem). With ``smoothing`` in (0, 1] the maximum is replaced by the norm of
+        order ``1 / smoothing`` of the 16 largest norms; at 1 it is their sum. The maximum is over
         ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
         """
         if steepness_contexts is None:
@@ -85,7 +84,7 @@ class ContextualFunction(ABC):
             values = self(X, contexts)
             gradients = self.with_gradients(X, steepness_contexts)[1]
         norms = torch.linalg.vector_norm(gradients, dim=-1)
-        # Without smoothing it is the norm, of any order, of the largest one alone.
+        # Without smoothing only the largest norm counts, and the order does not matter.
         most, order = (_LARGEST, 1.0 / smoothing) if smoothing > 0.0 else (1, 1.0)
         norms, places = norms.topk(min(most, norms.shape[-1]), dim=-1)
         steepness, weights = _norm_of_order(order, norms)
@@ -95,15 +94,15 @@ class ContextualFunction(ABC):
         return values, with_jacobian(X, steepness, torch.einsum("bk,bkd->bd", weights, slopes))
 
     def gradient_norms(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Norms ``|grad_c u(x, c)|_2`` at all pairs, ``b x M``, differentiable at a price."""
+        """Differentiable norms ``|grad_c u(x, c)|_2`` at all pairs, ``b x M``."""
         if not _wants_gradient(X):
             return torch.linalg.vector_norm(self.with_gradients(X, contexts)[1], dim=-1)
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """`gradient_norms`, and their slopes ``b x M x d_x`` by the decisions, without a graph.
+        """`gradient_norms` and their derivatives ``b x M x d_x`` by decisions, without a graph.
 
-        Contexts may be ``b x M x d_c``, if each decision has its own.
+        Contexts are ``M x d_c``, or ``b x M x d_c`` with different contexts for each decision.
         """
         shape = (len(X), contexts.shape[-2])
         parts = [self._gradient_norm(x, c) for x, c in self._pairs(X.detach(), contexts.detach())]
@@ -113,23 +112,23 @@ class ContextualFunction(ABC):
     def _pairs(self, X: Tensor, contexts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """All pairs, ``chunk`` at a time: decisions ``m x d_x`` and contexts ``m x d_c``."""
         num, contexts = contexts.shape[-2], contexts.expand(len(X), -1, -1)
-        for start in range(0, max(len(X) * num, 1), self.chunk):  # once if there are none
+        for start in range(0, max(len(X) * num, 1), self.chunk):  # one empty chunk without pairs
             place = torch.arange(start, min(start + self.chunk, len(X) * num), device=X.device)
             row = place // max(num, 1)
             yield X[row], contexts[row, place % max(num, 1)]
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` and their gradients ``b x M x (d_x + d_c)``, without a graph.
+        """Values ``b x M`` and gradients ``b x M x (d_x + d_c)`` by (x, c), without a graph.
 
-        The gradients (decisions first, then contexts) are of no use if ``gradients`` is False.
+        If ``gradients`` is False, the second tensor is ignored.
         """
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``|grad_c u(x_i, c_i)|_2`` at one context per row, and their slopes by ``x_i``.
+        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their derivatives by ``x_i``, ``b x d_x``.
 
-        ``b`` and ``b x d_x``, of decisions ``b x d_x`` and contexts ``b x d_c``, without a graph.
+        Decisions are ``b x d_x`` and contexts ``b x d_c``. The results have no graph.
         """
 
 
@@ -144,13 +143,13 @@ def _norm_of_order(p: float, values: Tensor) -> tuple[Tensor, Tensor]:
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)
-    # The sum is at least 1, unless all values vanish; then so do the derivatives.
+    # The sum is at least 1 unless all values are 0, and then the derivatives are 0 as well.
     total = ratio.pow(p).sum(dim=-1, keepdim=True).clamp_min(1.0)
     norm = total.pow(1.0 / p)
     return (largest * norm).squeeze(-1), (ratio / norm).pow(p - 1.0)
 
 
 def norm_and_direction(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """The norm ``...`` of vectors ``... x d``, and the vectors divided by it."""
+    """Norms ``...`` of vectors ``... x d``, and the vectors divided by their norms."""
     norm = torch.linalg.vector_norm(gradient, dim=-1)
     return norm, gradient / norm.clamp_min(_TINY).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Joint inputs ``z = (x, c)`` of decisions and contexts, as models take them."""
+"""Joint inputs ``z = (x, c)`` of decisions and contexts, in the columns of a model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from botorch_calib._validation import check_columns, check_tensor
 
 
 class Columns:
-    """Which of the columns of joint inputs ``z = (x, c)`` are decisions, and which are contexts."""
+    """Column numbers of decisions and contexts in joint inputs ``z = (x, c)``."""
 
     def __init__(
         self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None
     ) -> None:
-        if num_contexts >= num_columns:  # whatever the indices
+        if num_contexts >= num_columns:
             raise InputDataError(
                 f"`contexts` with {num_contexts} columns leave no decision among {num_columns}."
             )
@@ -51,8 +51,8 @@ def join_contexts(
     Args:
         X: Decisions ``... x d_x``.
         contexts: Contexts ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
-        context_indices: Columns of the contexts among those of the joint inputs, in their own
-            order, negative ones counted from the end (default: the last ``d_c``).
+        context_indices: Columns of the joint inputs that hold the contexts, in the contexts'
+            order; negative indices count from the end (default: the last ``d_c``).
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.

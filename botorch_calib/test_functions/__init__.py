@@ -1,4 +1,4 @@
-"""Test problems: BoTorch test functions for the regimes of this package."""
+"""Test problems: BoTorch test functions with delays, contexts or heteroscedastic noise."""
 
 from botorch_calib.test_functions.contextual import ContextShift, ContextualProblem, Newsvendor
 from botorch_calib.test_functions.delayed import (

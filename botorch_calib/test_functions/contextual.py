@@ -1,12 +1,12 @@
 r"""Problems with a context that the environment draws after the decision is made.
 
-The learner chooses ``x``, then ``c`` is drawn from a distribution that it does not know. Its aim is
-the expectation of ``f(x, c)`` under it (`ContextualProblem.evaluate_stochastic`), as in
-[Micheli2025wdrbo, eq. 10, sections 5 and 9].
+The learner chooses ``x``, then ``c`` is drawn from an unknown distribution. The aim is to maximise
+the expectation of ``f(x, c)`` under this distribution (`ContextualProblem.evaluate_stochastic`), as
+in [Micheli2025wdrbo, eq. 10, sections 5 and 9].
 
-Joint inputs hold the decisions first. Everything is *maximised* by default: functions that the
-paper minimises have ``negate=True``. A normal context clipped to an interval has atoms at its ends,
-which all expectations hold: 0.0062 at each for N(0.5, 0.2^2) on [0, 1].
+Joint inputs have the decisions first. All problems are *maximised* by default: functions that the
+paper minimises have ``negate=True``. A normal context clipped to an interval has atoms at both ends
+(for N(0.5, 0.2^2) on [0, 1], of probability 0.0062 each), which all expectations include.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Icdf = Callable[[Tensor], Tensor]
 def clipped_normal(
     u: Tensor, mean: float, std: float, lower: float = 0.0, upper: float = 1.0
 ) -> Tensor:
-    """Quantiles at ``u`` of N(mean, std^2), with values beyond the ends moved there."""
+    """Quantiles at ``u`` of N(mean, std^2), clipped to [lower, upper]."""
     return (mean + std * torch.special.ndtri(u)).clamp(lower, upper)
 
 
@@ -46,7 +46,7 @@ class ContextualProblem(BaseTestProblem):
     num_decisions: int  # d_x
     # Inverse distribution functions of the contexts
     _icdfs: tuple[Icdf, ...]
-    _stochastic_optimum: float  # the largest expectation, where everything is maximised
+    _stochastic_optimum: float  # the largest expectation, in the sign that is maximised
     _stochastic_optimizer: tuple[float, ...]
 
     def __init__(
@@ -83,7 +83,7 @@ class ContextualProblem(BaseTestProblem):
     def sample_contexts(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw contexts ``n x d_c`` from the true distribution."""
         check_count("n", n, least=0)
-        # Drawn in double precision, so that both dtypes give the same contexts.
+        # In double precision, so that both dtypes have the same contexts.
         U = torch.rand(n, self.num_contexts, generator=generator, dtype=torch.double)
         return self.context_icdf(U).to(self.bounds)
 
@@ -97,10 +97,10 @@ class ContextualProblem(BaseTestProblem):
         return distribution.to(self.bounds.dtype, self.bounds.device)
 
     def evaluate_stochastic(self, X: Tensor) -> Tensor:
-        """The expectation over the context's true distribution, after ``negate``, without noise.
+        """The expectation over the true distribution of contexts, after ``negate``, without noise.
 
-        It is exact up to an absolute error below 2e-7 (in double precision) and differentiable in
-        the decisions, ``batch_shape x d_x -> batch_shape``, which must be within their bounds.
+        Decisions ``batch_shape x d_x`` must be within their bounds; the result is ``batch_shape``,
+        differentiable, with an absolute error below 2e-7 in double precision.
         """
         check_width(X, self.num_decisions)
         lower, upper = self.decision_bounds.to(X)
@@ -133,14 +133,14 @@ def _apply(icdfs: Sequence[Icdf], U: Tensor) -> Tensor:
 
 
 class ContextShift(ContextualProblem):
-    r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)``, where its stated distribution is wrong.
+    r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)`` with a wrong reference distribution.
 
-    The learner knows a reference distribution N(0.5, 0.1^2), and contexts come from N(0.6, 0.2^2).
-    Under the reference, the best decision is 0; under the truth, about +-0.24. The paper's 0.1 and
-    0.2 (section 5) are taken as standard deviations: with variances, over a tenth of the contexts
-    would lie outside [0, 1] even under the reference. The Wasserstein distance of the two is then
-    0.117, about the paper's radius. Decisions are in [-1, 1], which the paper leaves open, and
-    contexts in [-0.4, 1.6], five standard deviations around the mean.
+    The learner has the reference distribution N(0.5, 0.1^2), but contexts are from N(0.6, 0.2^2).
+    The best decision is 0 under the reference, and about +-0.24 under the truth. The paper's 0.1
+    and 0.2 (section 5) are taken as standard deviations: with variances, over a tenth of contexts
+    would be outside [0, 1] even under the reference. The Wasserstein distance of the distributions
+    is then 0.117, about the paper's radius. Decisions are in [-1, 1], which the paper does not
+    specify, and contexts in [-0.4, 1.6], five standard deviations around the mean.
 
     Example:
         >>> problem = ContextShift()
@@ -156,14 +156,14 @@ class ContextShift(ContextualProblem):
     _stochastic_optimizer = (0.238747900981,)
 
     def reference_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """The distribution that the learner knows, as ``n`` points by quasi-Monte Carlo."""
+        """The reference distribution, as ``n`` points of equal weight, by quasi-Monte Carlo."""
         return self._as_points(self._reference, n, seed)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._value(X[..., 0].abs(), (X[..., 1] - 0.5).abs())
 
     def _expectation(self, X: Tensor) -> Tensor:
-        # The mean of |c - 0.5|: a folded normal's, less what clipping at five deviations takes away
+        # The mean of |c - 0.5|: a folded normal's, corrected for clipping at five deviations
         normal, z = NormalDist(), 0.5
         folded = 2.0 * normal.pdf(z) + z * (1.0 - 2.0 * normal.cdf(-z))
         distance = 0.2 * (folded - 2.0 * (normal.pdf(5.0) - 5.0 * normal.cdf(-5.0)))
@@ -177,10 +177,10 @@ class ContextShift(ContextualProblem):
 class Newsvendor(ContextualProblem):
     r"""``9 min(c, x) - 5 x + max(0, x - c)``: stock ``x`` in [0, 1] for a demand ``c``.
 
-    The demand has the Burr distribution of type XII with parameters 2 and 20. Values beyond 1, one
-    in a million, are moved there; as ``x <= 1``, that changes no expectation. This is
-    ``8 I(x) - 4 x`` with the integral ``I(x)`` of ``(1 + s^2)^-20`` from 0 to ``x``, which has a
-    closed form, and is best at ``sqrt(2^(1/20) - 1)``.
+    The demand has the Burr distribution of type XII with parameters 2 and 20. One value in a
+    million is above 1 and clipped; as ``x <= 1``, clipping changes no expectation. The expectation
+    is ``8 I(x) - 4 x`` with the integral ``I(x)`` of ``(1 + s^2)^-20`` from 0 to ``x``, which has a
+    closed form. The maximum is at ``sqrt(2^(1/20) - 1)``.
 
     Example:
         >>> problem = Newsvendor()

@@ -1,7 +1,7 @@
-r"""Problems whose values arrive late, on a simulated clock: nothing here ever sleeps.
+r"""Problems with delayed values, on a simulated clock that never waits.
 
-As in [Verma2022]_, section 2, a value whose evaluation was started at time ``s`` with delay ``d``
-is there at time ``t``, in iterations or in seconds, if and only if ``s + d <= t``.
+As in [Verma2022]_, section 2, the value of an evaluation started at time ``s`` with delay ``d`` is
+available at time ``t``, in iterations or seconds, if and only if ``s + d <= t``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DelayDistribution(ABC):
 
     @abstractmethod
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """One delay for each of the points ``n x d``: ``n`` doubles of at least 0, on the CPU."""
+        """A delay for each of the points ``n x d``: ``n`` doubles of at least 0, on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class PoissonDelay(DelayDistribution):
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
     """The delay of evaluation number ``ticket`` at ``x``.
 
-    Its generator depends on ``(seed, ticket)`` alone: the k-th evaluations of two methods with the
-    same seed have the same delay, unless that depends on the point, so comparisons are paired.
+    Its generator depends only on ``(seed, ticket)``. So comparisons are paired: with the same seed,
+    the k-th evaluations of two methods have the same delay, unless delays depend on the point.
 
     Args:
         delay: The distribution of delays.
@@ -92,7 +92,7 @@ def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> f
 
 
 class Arrival(NamedTuple):
-    """A value that has arrived: the evaluation's ticket, its value and when it arrived."""
+    """A value that has arrived: the evaluation's ticket, the value and the time of arrival."""
 
     ticket: int
     y: float
@@ -102,12 +102,12 @@ class Arrival(NamedTuple):
 class DelayedProblem(BaseTestProblem):
     r"""A test problem whose values arrive after a random delay on a simulated clock.
 
-    Everything else is the wrapped problem's, which has a single objective: ``problem(X)`` evaluates
-    it without delay. The caller passes the time as ``now``, which never goes back. `draw_delay`
-    draws the delays for ``seed``, at least 0.
+    Other attributes are the wrapped problem's, which must have a single objective: ``problem(X)``
+    evaluates it without delay. Callers pass the time as ``now``, which must not decrease.
+    `draw_delay` draws the delays, with a ``seed`` of at least 0.
 
     Attributes:
-        now: The latest time that was passed in; minus infinity before the first.
+        now: The latest time passed by a caller; minus infinity at first.
 
     Example:
         >>> problem = DelayedProblem(Ackley(dim=2, negate=True), PoissonDelay(10.0), seed=0)
@@ -138,17 +138,17 @@ class DelayedProblem(BaseTestProblem):
         self._waiting: list[tuple[float, int, float]] = []  # a heap of (time, ticket, y)
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes that this class does not have are the wrapped problem's."""
+        """Look up missing attributes in the wrapped problem."""
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "problem" or name.startswith("__"):  # not set yet; a protocol of Python's
+            if name == "problem" or name.startswith("__"):  # not set yet, or a Python protocol
                 raise
             return getattr(self.problem, name)
 
     @property
     def is_minimization_problem(self) -> bool:
-        """Whether the wrapped problem is to be minimised, its ``negate`` taken into account."""
+        """Whether the wrapped problem is to be minimised, after ``negate``."""
         return self.problem.is_minimization_problem
 
     def forward(self, X: Tensor, noise: bool = True) -> Tensor:
@@ -160,19 +160,19 @@ class DelayedProblem(BaseTestProblem):
 
     @property
     def num_pending(self) -> int:
-        """How many values have not been handed out yet."""
+        """Number of values that `arrivals` has not returned yet."""
         return len(self._waiting)
 
     @property
     def next_arrival_time(self) -> float:
-        """When the next value arrives; infinity if none is waited for."""
+        """Time of the next arrival; infinity if no value is pending."""
         return self._waiting[0][0] if self._waiting else math.inf
 
     def start(self, X: Tensor, now: float) -> list[int]:
-        """Start evaluations at time ``now``, and return a ticket for each, which count from 0.
+        """Start evaluations at time ``now``; returns their tickets, numbered from 0.
 
         Args:
-            X: The points, ``n x d`` or, for a single one, of length ``d``.
+            X: Points ``n x d``, or a single point of length ``d``.
             now: The time, not before the time of an earlier call.
         """
         X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
@@ -188,9 +188,9 @@ class DelayedProblem(BaseTestProblem):
         return tickets
 
     def arrivals(self, now: float) -> list[Arrival]:
-        """Hand out the values that have arrived by time ``now``, each of them once.
+        """Values that have arrived by time ``now`` and have not been returned before.
 
-        They are in order of arrival and, if they arrive together, of their start.
+        They are in order of arrival; simultaneous arrivals are in order of their start.
         """
         self.now = self._checked_time(now)
         arrived = []

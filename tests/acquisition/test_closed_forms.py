@@ -428,11 +428,11 @@ def test_several_values_for_each_point_are_refused():
     }
     for make in functions.values():
         assert make(model(1))(x).isfinite().all()
-        with pytest.raises(UnsupportedError, match="3 points of each: .*risk_measures"):
+        with pytest.raises(UnsupportedError, match="each point into 3: .*risk_measures"):
             make(model(3))(x)
     perturbed = SingleTaskGP(X, Y, input_transform=InputPerturbation(0.05 * X[:3])).eval()
     for gp in (perturbed, CalibratedModel(perturbed, far_from_gaussian())):
-        with pytest.raises(UnsupportedError, match="3 points of each: .*risk_measures"):
+        with pytest.raises(UnsupportedError, match="each point into 3: .*risk_measures"):
             DelayedThompsonSampling(gp)(X[:4].unsqueeze(-2))
 
 

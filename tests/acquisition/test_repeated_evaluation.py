@@ -7,7 +7,7 @@ purpose, such as prediction caches, is there after a few evaluations; beyond the
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,11 +23,9 @@ MAIN = {"LogCalibratedExpectedImprovement": 30, "qLogCalibratedNoisyExpectedImpr
 
 
 @pytest.fixture(autouse=True)
-def only_what_a_test_makes() -> Iterator[None]:
+def only_what_a_test_makes() -> None:
     """Keep what is there already from being looked through, which takes most of the time."""
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def num_live() -> int:

@@ -1,6 +1,7 @@
-"""Objectives that worker processes run. Only light imports: every new worker makes them again.
+"""Objectives for worker processes, with few imports, since every new worker repeats them.
 
-A query is one number, by which an objective knows what to do. Folders tell what was done.
+A query is one number, which determines the objective's action. Files in a folder record the
+actions.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ def loaded_heavy_modules(x: np.ndarray) -> float:
 
 
 def note_run(folder: Path, x: np.ndarray) -> None:
-    """Add this process to a file of those that have run the query."""
+    """Add this process to the file of processes that have run the query."""
     with open(folder / f"runs-{x[0]:g}", "a", encoding="ascii") as file:
         file.write(f"{os.getpid()}\n")
 
@@ -39,7 +40,7 @@ def runs(folder: Path, query: float) -> list[int]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Return when the condition holds, or raise after a minute."""
+    """Return when the condition is true, or raise after a minute."""
     for _ in range(6000):
         if condition():
             return
@@ -54,7 +55,7 @@ def wait_for_run(folder: Path, query: float) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, dead ones that nobody has waited for included."""
+    """Whether the process exists, possibly as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -119,7 +120,7 @@ def wait_for_go(folder: Path, x: np.ndarray) -> float:
 
 
 def interrupt(x: np.ndarray) -> float:
-    """What ctrl-C does to a worker."""
+    """Raise in a worker what ctrl-C raises."""
     if x[0] == 1:
         raise KeyboardInterrupt
     return square(x)
@@ -133,7 +134,7 @@ class Stubborn(Exception):
 
 
 def send_badly(folder: Path, x: np.ndarray) -> Any:
-    """As `noted_square`, but queries 1 to 3 bring what another process cannot read."""
+    """As `noted_square`, but another process cannot unpickle the results of queries 1 to 3."""
 
     class Local(Exception):
         pass

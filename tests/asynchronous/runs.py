@@ -1,4 +1,4 @@
-"""What the tests of the asynchronous optimizer and of its proposer share."""
+"""Helpers for tests of the asynchronous optimizer and of its proposer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
 
 
 def count_up(ledger: FeedbackLedger) -> Tensor:
-    """Proposes the number of the query, so that an objective knows its trial."""
+    """Proposes the number of the query, so that objectives can identify the trial."""
     return torch.tensor([float(len(ledger))], dtype=torch.double)
 
 
@@ -87,7 +87,7 @@ class Inline(Executor):
         self.is_shut_down = False
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.num_calls += fn is not callable  # by which an optimizer tries an executor
+        self.num_calls += fn is not callable  # not the call by which an optimizer tests an executor
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -100,7 +100,7 @@ class Inline(Executor):
 
 
 class Held(Inline):
-    """Evaluates the oldest of a number of queries when so many are there, and at last all."""
+    """Evaluates the oldest query once ``number`` queries wait, and all of them at the end."""
 
     def __init__(self, number: int, total: int) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ def test_same_query_is_evaluated_again(client: Any, tmp_path: Path) -> None:
 
 
 def test_worker_killed_mid_run(client: Any, tmp_path: Path) -> None:
-    """Dask runs what was lost again, without a word, but nothing that had been finished."""
+    """Dask silently repeats lost evaluations, but no finished evaluation."""
 
     def kill() -> None:
         wait_for_run(tmp_path, 3)
@@ -79,7 +79,7 @@ def test_worker_killed_mid_run(client: Any, tmp_path: Path) -> None:
 
 
 def run_until_it_fails(client: Any, folder: Path, accident: Any, is_given: bool) -> None:
-    """Run, destroy something once queries 2 and 3 are running, and check what the ledger keeps."""
+    """Run, cause an accident once queries 2 and 3 are running, and check the ledger."""
 
     def destroy() -> None:
         wait_for_run(folder, 2)

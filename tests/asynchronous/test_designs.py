@@ -1,4 +1,4 @@
-"""Designs over boxes and choices, apart from the proposer that asks their points."""
+"""Designs over boxes and choices, without a proposer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NONE_ASKED = torch.zeros(0, 2, dtype=torch.double)
 
 
 def in_turn(design: Design, counts: list[int], asked: Tensor = NONE_ASKED) -> Tensor:
-    """New points, each of which is then asked."""
+    """New points for successive queries."""
     for count in counts:
         point = design.new_point(count, asked, None)
         assert point is not None

@@ -1,4 +1,4 @@
-"""Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
+"""Failed and expired queries are never repeated, and proposers avoid their region."""
 
 import math
 import random
@@ -33,7 +33,7 @@ from tests.asynchronous.runs import BOUNDS, CENSOR, Held, Inline, fit
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
 
-# By the rounding of a CPU a line search fails somewhere; BoTorch warns of it and starts again.
+# A line search may fail by rounding, depending on the CPU; BoTorch warns and starts again.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`"),
     pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning"),
@@ -112,7 +112,7 @@ def test_a_run_goes_around_a_region_that_fails(name, workers, tmp_path):
     ],
 )
 def test_no_failed_choice_is_asked_again(imputation, acquisition, failures):
-    """Of 12 choices, 8 fail: each is asked once, then never; at last there are none."""
+    """Out of 12 choices 8 fail: each is proposed once, until no choice is left."""
     choices = torch.cartesian_prod(
         torch.linspace(-1.0, 1.0, 4, **DOUBLE), torch.linspace(0.0, 5.0, 3, **DOUBLE)
     )
@@ -158,7 +158,7 @@ def test_a_failed_maximizer_is_not_proposed_again(name, monkeypatch):
 
 
 class Models:
-    """An acquisition function that keeps the models it is made for."""
+    """A factory of acquisition functions that records their models."""
 
     def __init__(self, maximize: bool = True) -> None:
         self.seen: list[Any] = []
@@ -169,7 +169,7 @@ class Models:
         return UpperConfidenceBound(model, 1.0, maximize=self.maximize)
 
     def failures(self, num_values: int) -> tuple[Tensor, Tensor]:
-        """What the last model knows beside ``num_values`` values: ``n x 2`` and ``n``."""
+        """Data of the last model in addition to ``num_values`` values: ``n x 2`` and ``n``."""
         base = self.seen[-1].model
         targets = base.outcome_transform.untransform(base.train_targets.unsqueeze(-1))[0]
         inputs = raw_train_inputs(base)
@@ -179,10 +179,10 @@ class Models:
 
 @pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
 def test_which_queries_count_as_failures(imputation, monkeypatch):
-    """Failed ones and, unless they are censored, expired ones; pending ones at most in part."""
+    """Failed and, unless censored, expired queries count; pending queries count at most partly."""
     models = Models()
     ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=5, late="use")
-    # Some of the pending ones have to be near to failures.
+    # Some of the pending queries must be near failures.
     unit = torch.rand(10, 2, generator=torch.Generator().manual_seed(1), **DOUBLE)
     X = BOUNDS[0] + unit * (BOUNDS[1] - BOUNDS[0])
     for x in X:
@@ -210,7 +210,7 @@ def test_which_queries_count_as_failures(imputation, monkeypatch):
         DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
     (given, failed, others), (extended, parts, _) = known
     assert torch.equal(given[~failed], X[[1, 2, 5]]) and torch.equal(given[failed], X[lost])
-    # What a pending query is predicted to fall short of a value counts four times.
+    # The predicted risk of a pending query counts four times.
     alone = Feasibility(given, failed, *others)
     pending = X[[trial.id for trial in ledger.trials if trial.status is TrialStatus.PENDING]]
     shares = (4.0 * (1.0 - alone.predict(pending))).clamp(0.0, 1.0)
@@ -242,7 +242,7 @@ def test_one_query_at_a_time_tries_the_border_of_a_region_that_fails():
 
 
 def is_at_border(ledger: FeedbackLedger, bounds: Tensor) -> list[bool]:
-    """Of each query: whether it failed or is within 0.1 sqrt(d) of an earlier one that did."""
+    """Whether each query failed or is within 0.1 sqrt(d) of an earlier failure."""
     scale = (bounds[1] - bounds[0]).tolist()
     X = [[value / width for value, width in zip(x, scale, strict=True)] for x in ledger.queries()]
     lost = [each.id for each in ledger.trials if each.status == TrialStatus.FAILED]
@@ -332,7 +332,7 @@ def test_a_query_that_hangs_costs_as_many_evaluations_as_it_takes():
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_failures_are_poor_values(maximize):
-    """Of two failures, one where a worse value is predicted, and one where a better one is."""
+    """At one of two failures the prediction is worse than the poor value, at the other better."""
     models, sign = Models(maximize), 1.0 if maximize else -1.0
     ledger = FeedbackLedger(2)
     X = torch.tensor([[-0.8, 0.5], [-0.9, 0.1], [0.9, 4.5], [0.5, 2.0], [0.2, 3.5]], **DOUBLE)

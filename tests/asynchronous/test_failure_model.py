@@ -1,4 +1,4 @@
-"""Where queries bring values: the prediction beside dense algebra, and what is made of it."""
+"""The model of failures against dense algebra, and its use by the search."""
 
 import math
 
@@ -86,7 +86,7 @@ def test_the_safest_point_is_at_no_border() -> None:
 
 
 def test_many_failures_at_one_point() -> None:
-    """Points that a ledger holds twice make no covariance matrix singular."""
+    """Repeated points do not make the covariance matrix singular."""
     x = points(1, 1)
     model = feasibility_of(points(4, 2), x.expand(50, -1))
     assert model.predict(x).item() == pytest.approx(0.0, abs=1e-2)
@@ -94,7 +94,7 @@ def test_many_failures_at_one_point() -> None:
 
 @pytest.mark.parametrize("level", [1e6, 1e9])
 def test_a_fixed_feature_far_outside_of_the_box(level: float) -> None:
-    """Only differences matter; the many points are those for which PyTorch takes products."""
+    """Only differences matter, also for so many points that PyTorch uses matrix products."""
     X, X_failed, at = points(60, 1), points(9, 2), points(40, 3)
     models = []
     for each in (0.0, level):

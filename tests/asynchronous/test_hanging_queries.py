@@ -1,4 +1,4 @@
-"""Queries that more later ones have overtaken than ever before count as failed meanwhile."""
+"""Queries that more later queries have overtaken than any before count as failed."""
 
 import math
 import random
@@ -17,7 +17,7 @@ CLOCKS = ("iterations", "seconds")
 
 
 def submitted(count: int, clock: str = "iterations") -> FeedbackLedger:
-    """A ledger of so many queries, of which on a clock of seconds one is made each second."""
+    """A ledger of ``count`` queries, one per second on a clock of seconds."""
     ledger = FeedbackLedger(1, clock=clock)
     for i in range(count):
         submit(ledger, i, 0)
@@ -47,7 +47,7 @@ def one_hangs(X: Tensor, clock: str = "iterations") -> FeedbackLedger:
 
 
 def pair_by_pair(starts: list[float], ends: list[float]) -> list[int]:
-    """The rule by its words: two loops over places, and the widths at all later moments."""
+    """The rule in two loops over places, with the widths at all later times."""
     places = range(len(starts))
 
     def overtaken(i: int) -> int:
@@ -65,7 +65,7 @@ def pair_by_pair(starts: list[float], ends: list[float]) -> list[int]:
 
 @pytest.mark.parametrize(("clock", "last_first"), [("iterations", True), ("seconds", False)])
 def test_the_values_of_batches_come_in_any_order(clock, last_first):
-    """Four batches of twenty; also while a part of one is known."""
+    """Four batches of twenty, also with the values of a batch in part."""
     ledger = FeedbackLedger(1, clock=clock)
     for start in range(0, 80, 20):
         for _ in range(20):
@@ -106,7 +106,7 @@ def test_imported_values_overtake_nothing():
 
 @pytest.mark.parametrize("set_back", [False, True])
 def test_trials_of_all_lengths(set_back):
-    """Also where a value came before its query."""
+    """Also with a value that arrived before its query was submitted."""
     random.seed(0)
     found = passed = 0
     for _ in range(400):

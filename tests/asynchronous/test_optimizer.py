@@ -64,7 +64,7 @@ class TestOrder:
             assert view["observed"] == arrived
             assert view["pending"] == [i for i in range(number) if i not in arrived]
         for number, trial in enumerate(arrivals):
-            # The choice of query t = number + 2 did not see it, that of t + 1 did.
+            # The value was not available to the choice of query number + 2, but to the next.
             assert ledger[trial].observed_at == number + 3
 
 
@@ -78,7 +78,7 @@ class TestRecording:
             make_optimizer(pool, lambda x: 0.25 - square(x), ledger).run(1)
         assert ids(ledger, "pending") == [0]
         (record,) = caplog.records  # the value is not lost with the run
-        assert "Trial 0 has to be told {'y': 0.25} by hand" in record.getMessage()
+        assert "Record the value of trial 0 by hand, {'y': 0.25}" in record.getMessage()
 
 
 class TestGoal:
@@ -124,7 +124,7 @@ class TestGoal:
 
     @pytest.mark.parametrize("in_a_file", [False, True])
     def test_one_run_at_a_time(self, tmp_path: Path, in_a_file: bool) -> None:
-        """A second one would evaluate what the first one has under evaluation."""
+        """A second run would repeat the evaluations of the first."""
 
         def propose(ledger: FeedbackLedger) -> Tensor:
             with pytest.raises(LedgerError, match="Another run in this process"):
@@ -177,7 +177,7 @@ class TestGoal:
 
 
 class Unshowable(Exception):
-    """What some libraries raise by mistake: an exception that fails when it is shown."""
+    """An exception that fails when it is shown, as some libraries raise by mistake."""
 
     def __repr__(self) -> str:
         raise ZeroDivisionError
@@ -247,7 +247,7 @@ class TestObjective:
         query = DecidedQuery(torch.tensor([[0.5]]), row)
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), lambda x: next(returned), ledger, lambda ledger: query).run(2)
-        assert "`outcomes` must hold one for each of ['cost', 'time']" in ledger[0].note
+        assert "`outcomes` must have one entry for each of ['cost', 'time']" in ledger[0].note
         assert [each["outcomes"] for each in ledger.decisions()] == [row["outcomes"], several[1]]
         assert observed(ledger) == {1: 8.0}
 
@@ -282,7 +282,7 @@ class TestCallbacks:
         assert len(ledger) == 1
 
     def test_one_that_returns_true_ends_the_run(self) -> None:
-        """What runs is awaited, and told of."""
+        """Running evaluations are awaited, and reported to the callback."""
         gates, ledger, told = Gates(), FeedbackLedger(1), []
 
         def stop(ledger: FeedbackLedger, trial: Trial) -> bool:
@@ -330,7 +330,7 @@ class TestTimeBudget:
         loop = make_optimizer(Inline(), square, FeedbackLedger(1))
         with pytest.raises(InputDataError, match="`seconds`"):
             loop.run(3, seconds=math.inf)
-        with pytest.raises(InputDataError, match="`num_evaluations` or `seconds`"):
+        with pytest.raises(InputDataError, match="`num_evaluations`, `seconds` or both"):
             loop.run()
         with pytest.raises(InputDataError, match="`num_evaluations`"):
             loop.run(0)
@@ -374,12 +374,12 @@ class TestErrors:
         assert len(observed(ledger)) == 5
 
     def test_executor_that_is_broken(self) -> None:
-        """It takes no evaluations, after the first ones; another one is made if it can be."""
+        """After the first evaluations it takes no more; it is replaced if possible."""
 
         class Breaking(Inline):
             def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
                 if self.num_calls == 2:
-                    raise OSError("handle is closed")  # as of pipes that a pool needs
+                    raise OSError("handle is closed")  # such as of the pool's pipes
                 return super().submit(fn, *args, **kwargs)
 
         ledger, pool = FeedbackLedger(1), Breaking()
@@ -393,7 +393,7 @@ class TestErrors:
         assert pool.is_shut_down
 
     def test_executor_that_loses_calls_as_it_breaks(self) -> None:
-        """It is shut down at once, which ends what it has lost."""
+        """It is shut down at once, which ends its lost calls."""
 
         class Losing(Inline):
             def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -422,7 +422,7 @@ class TestErrors:
         assert ledger[0].note == "BrokenExecutor: inner"
 
     def test_evaluations_that_are_cancelled(self) -> None:
-        """As by Dask if it loses its cluster: no trial is blamed, whatever makes the executor."""
+        """As by Dask after the loss of its cluster: no trial fails, with any kind of executor."""
 
         class Cancelling(Inline):
             def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -517,5 +517,5 @@ class TestProgress:
         optimizer = make_optimizer(Inline(), square, FeedbackLedger(1), propose)
         with pytest.raises(ZeroDivisionError) as caught:
             optimizer.run(1, progress=True)
-        # The traceback holds the bar, which would otherwise close as it is deleted.
+        # The traceback has a reference to the bar, so the bar is not closed by its deletion.
         assert caught.tb is not None and capsys.readouterr().err.endswith("\n")

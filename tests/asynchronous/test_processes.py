@@ -62,7 +62,7 @@ def is_at_end(reader: int) -> bool:
 
 
 class LatePool(ProcessPoolExecutor):
-    """Its second worker, slow to start, is known to the pool only once that has broken."""
+    """A pool to which its second, slow worker is added only after the pool has broken."""
 
     def _spawn_process(self) -> None:
         pool: Any = self
@@ -77,7 +77,7 @@ class LatePool(ProcessPoolExecutor):
 
 @pytest.mark.parametrize("make", [processes(2), partial(PebbleExecutor, 2)])
 def test_workers_are_light(make: Any) -> None:
-    """Neither torch nor this package is imported in workers, and all of them end with the run."""
+    """Workers import neither torch nor this package, and end with the run."""
     ledger = FeedbackLedger(1)
     make_optimizer(make, loaded_heavy_modules, ledger, max_parallel=2).run(4)
     assert observed(ledger) == dict.fromkeys(range(4), 0.0)
@@ -89,7 +89,7 @@ def test_workers_that_cannot_evaluate_cost_no_trial(kind: Any) -> None:
     ledger = FeedbackLedger(1)
     with pytest.raises(EvaluationError, match="Workers cannot evaluate.*BrokenProcessPool"):
         make_optimizer(kind(1, initializer=os._exit, initargs=(1,)), square, ledger).run(3)
-    with pytest.raises(EvaluationError, match="import, such as a function at the top level"):
+    with pytest.raises(EvaluationError, match="import it: define it at the top level"):
         make_optimizer(kind(1), lambda x: 0.0, ledger).run(3)
     assert len(ledger) == 0
 
@@ -105,14 +105,14 @@ class TestPebble:
 
     @pytest.mark.parametrize(("code", "by_libc"), [(0, False), (3, True)])
     def test_an_exit_is_a_crash(self, tmp_path: Path, code: int, by_libc: bool) -> None:
-        """Also a successful one, as of a STOP in Fortran."""
+        """Also an exit without an error, as after a STOP in Fortran."""
         ledger, make = FeedbackLedger(1), partial(PebbleExecutor, 1)
         make_optimizer(make, partial(leave, tmp_path, code, by_libc), ledger).run(3)
         assert ids(ledger, "failed") == [1] and observed(ledger) == squares(0, 2)
         assert ledger[1].note == f"ProcessExpired: exit code {code}"
 
     def test_a_time_limit(self, tmp_path: Path) -> None:
-        """What runs beside the late one goes on while that is killed, and is not run again."""
+        """Other evaluations continue while the late one is killed, and are not repeated."""
         ledger, make = FeedbackLedger(1), partial(PebbleExecutor, 2, timeout=3.0)
         make_optimizer(make, partial(hang, tmp_path), ledger, max_parallel=2).run(4)
         assert ids(ledger, "failed") == [0] and ledger[0].note.startswith("TimeoutError")
@@ -191,7 +191,7 @@ class TestPoolsThatBreak:
         assert ids(ledger, "failed") == [1, 2, 3] and observed(ledger) == squares(0, 4, 5)
 
     def test_executor_that_is_given(self, tmp_path: Path) -> None:
-        """It cannot be replaced: the run ends, and another one goes on."""
+        """It cannot be replaced: the run ends, and a new run continues."""
         path = tmp_path / "ledger"
         ledger, objective = FeedbackLedger.open(path, 1), partial(die, tmp_path)
         with processes(2)() as pool:
@@ -235,7 +235,7 @@ ENDS = [("pool", signal.SIGINT), ("pebble", signal.SIGINT), ("pebble", signal.SI
 
 @pytest.mark.parametrize(("kind", "number"), mostly_slow(ENDS, ENDS[1:2]))
 def test_the_end_of_the_script(tmp_path: Path, kind: str, number: signal.Signals) -> None:
-    """Ctrl-C, in a process group of its own as of a terminal, or a kill; then it is resumed."""
+    """The script is killed, or interrupted in a process group as by a terminal, and resumed."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="ascii")
     process = subprocess.Popen(
@@ -268,7 +268,7 @@ def test_the_end_of_the_script(tmp_path: Path, kind: str, number: signal.Signals
 
 
 def test_values_come_in_while_a_query_is_chosen(tmp_path: Path) -> None:
-    """Whatever the main thread does, another process that opens the file finds the values."""
+    """While the main thread is busy, another process that opens the file finds the values."""
     path = tmp_path / "ledger"
     ledger = FeedbackLedger.open(path, 1, clock="seconds")
 

@@ -45,7 +45,7 @@ def objective(x: Tensor) -> float:
 
 
 def make_proposer(bounds: Tensor = BOUNDS, **kwargs: Any) -> DelayAwareProposer:
-    """A proposer; ``kwargs`` are its arguments and those of its strategy and its search."""
+    """A proposer; ``kwargs`` also has arguments of its strategy and its search."""
     kwargs = {"fit": fit, "num_restarts": 2, "raw_samples": 32, **kwargs}
     for name, kind in (("strategy", DelayStrategy), ("search", SearchSettings)):
         if name not in kwargs:
@@ -70,7 +70,7 @@ def step(ledger: FeedbackLedger, x: Tensor, delay: int = 3, sign: float = 1.0) -
 
 
 class Spy:
-    """Keeps the acquisition functions that a proposer maximises."""
+    """Records the acquisition functions that a proposer maximises."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[Any] = []
@@ -113,7 +113,7 @@ def test_the_design_is_a_sobol_sequence():
     assert not torch.equal(make_proposer(seed=1)(FeedbackLedger(2)), design[0])
 
 
-# ------------------------------------------------------------------ what is maximised
+# ------------------------------------------------------------------ acquisition functions
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_resumed_run_goes_on_as_it_would_have(name, tmp_path, monkeypatch):
-    """A new proposer on the reopened file proposes what the uninterrupted one does."""
+    """A new proposer on the reopened file proposes the same queries as without interruption."""
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 4)
     path = tmp_path / "run.ledger"
     ledger = FeedbackLedger.open(path, dim=2, censor_value=CENSOR, max_wait=4)
@@ -242,7 +242,7 @@ def test_the_seed_matters_and_copies_agree():
 @pytest.mark.parametrize("key", [1, -1])
 def test_fixed_features(key):
     empty, ledger = FeedbackLedger(2), make_ledger()
-    for context in (0.5, 4.0, 7.0):  # the last one lies beyond the box
+    for context in (0.5, 4.0, 7.0):  # the last context is outside of the box
         propose = make_proposer(fixed_features={key: context})
         for each in (empty, ledger):
             point = propose(each)
@@ -259,7 +259,7 @@ def test_fixed_features(key):
 
 @pytest.mark.parametrize("acquisition", ["ucb", "ts"])
 def test_choices_in_a_context(acquisition):
-    """Columns of the context are overwritten; what remains are the actions, each once."""
+    """Columns of the context are overwritten; equal actions are merged."""
     propose = make_proposer(acquisition=acquisition, choices=GRID, fixed_features={1: 0.77})
     for ledger in (FeedbackLedger(2), make_ledger()):
         point = propose(ledger)
@@ -316,7 +316,7 @@ def test_linear_constraints_mean_what_they_mean_to_botorch():
 
 
 def test_regions_that_are_thin_or_empty():
-    """A random walk finds them, and gives each query a place of its own."""
+    """A random walk finds points in thin regions, and each query is different."""
     thin = (torch.tensor([0, 1]), torch.tensor([-1.0, -1.0]), 0.99)  # a corner of 0.01 x 0.01
     ledger = FeedbackLedger(2)
     propose = make_proposer(inequality_constraints=[thin], num_initial=12)
@@ -447,7 +447,7 @@ def own_probability(model: CensoredDelayModel, ledger: FeedbackLedger) -> Acquis
 
 @pytest.mark.parametrize("strategy", ["ucb", "ts", DelayStrategy(own_probability)])
 def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy):
-    """BoTorch's own search ends at its starts where the gradient is less than 1e-5."""
+    """BoTorch's search ends at its starts if the gradient is less than 1e-5."""
     U = uniform(12, 2, generator=torch.Generator().manual_seed(0))
     chosen = []
     for units in ((1.0, 1.0), (1e6, 1e-6)):
@@ -471,7 +471,7 @@ def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy):
 
 @pytest.mark.parametrize("value", [1.0, 7.3])
 def test_an_own_function_is_asked_for_the_fixed_value_alone(value):
-    """A task, say, has few values, and a model knows no others."""
+    """For example, a model of tasks accepts only the values of its tasks."""
     asked = []
 
     def own(model: CensoredDelayModel, ledger: FeedbackLedger) -> Any:
@@ -509,7 +509,7 @@ def test_models_in_single_precision(acquisition):
     propose = make_proposer(box, acquisition=acquisition, fit=fit_single, fixed_features={1: 0.6})
     x = propose(make_ledger())
     assert x.dtype == torch.double
-    # The optimum lies to the left of the box.
+    # The optimum is to the left of the box.
     assert x[0] == (box[0, 0] if acquisition == "ucb" else x[0].clamp(*box[:, 0]))
     assert x[1] == 0.6
 
@@ -524,18 +524,18 @@ def test_choices_are_returned_to_the_last_digit(acquisition):
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_a_censoring_value_of_the_wrong_sign_is_warned_of(maximize):
-    """A bound from the wrong side would draw the search to what is pending."""
+    """A bound from the wrong side would draw the search to pending queries."""
     _, Y = make_ledger().to_observations()
     best, beyond = (Y.max().item(), 1.0) if maximize else (Y.min().item(), -1.0)
     propose = make_proposer(maximize=maximize)
     with pytest.warns(InputDataWarning, match="`censor_value`.*better than every value"):
         propose(make_ledger(censor_value=best + beyond))
     propose(make_ledger(censor_value=best))  # may be the value of a flat objective
-    # What does not censor has no use for the value.
+    # Without censoring the value is not used.
     make_proposer(imputation="none", maximize=maximize)(make_ledger(censor_value=best + beyond))
 
 
-# ------------------------------------------------------------------ what the ledger says
+# ------------------------------------------------------------------ checks of the ledger
 
 
 def test_values_whose_variance_overflows_are_named():
@@ -555,7 +555,7 @@ def test_data_of_another_problem_are_warned_of():
         make_proposer(3.0 + BOUNDS)(ledger)
     with pytest.warns(InputDataWarning, match="None of the 144 `choices`.*other units"):
         make_proposer(choices=9.0 + GRID)(ledger)
-    # One query in the box, or a context that lies outside, are nothing unusual.
+    # A single query in the box, or a context outside, gives no warning.
     low = ledger[0].x - 0.01
     make_proposer(torch.stack([low, low + 0.02]))(ledger)
     alone = FeedbackLedger(2, censor_value=CENSOR)
@@ -576,14 +576,14 @@ def test_the_direction_is_the_ledgers():
     assert torch.equal(make_proposer()(ledger), choice)
     with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
         make_proposer(maximize=True)(ledger)
-    # The first who says so decides.
+    # The first proposer with a ``maximize`` decides.
     ledger = make_ledger(censor_value=2.0)
     assert torch.equal(make_proposer(maximize=False)(ledger), choice)
     assert ledger.maximize is False
 
 
 def with_noise(ledger: FeedbackLedger, variances: dict[int, float]) -> FeedbackLedger:
-    """A copy in which the variances of some trials' values are known."""
+    """A copy with known noise variances for some trials."""
     copied = FeedbackLedger(2, censor_value=ledger.censor_value)
     for trial in ledger.trials:
         copied.submit(trial.x)
@@ -617,7 +617,7 @@ def test_known_noise_that_is_not_used_is_warned_of():
 
 
 def test_noise_that_is_known_of_some_values(monkeypatch):
-    """It is used, and that of the others is learned; the fit is remembered in spite of NaN."""
+    """Known noise is used, other noise is learned, and NaN does not cause another fit."""
     known = {i: 0.01 * (i + 1) for i in range(5)}
     ledger = with_noise(make_ledger(), known)
     spy = Spy(monkeypatch)
@@ -644,7 +644,7 @@ def test_noise_free_values_can_be_fitted():
 
 @pytest.mark.parametrize("scale", [1.0, 3.0], ids=["inside", "outside"])
 def test_no_warnings_of_equal_values_and_points_outside_of_the_box(scale):
-    """BoTorch asks for outcomes to be standardised, and they are; a warning is an error here."""
+    """Outcomes are standardised, as BoTorch recommends; a warning would be an error here."""
     X = scale * draw_sobol_samples(BOUNDS, n=8, q=1, seed=3).squeeze(-2)
     gp = fit_single_task_gp(X, torch.full((8, 1), 3e-9, **DOUBLE), BOUNDS)
     assert_close(gp.posterior(X).mean, torch.full((8, 1), 3e-9, **DOUBLE), rtol=1e-9, atol=0.0)
@@ -682,7 +682,7 @@ def test_more_pending_queries_than_a_limit_are_hallucinated(
 
 
 def asked(ledger: FeedbackLedger, num: int, delay: int, **arguments: Any) -> Tensor:
-    """The next queries of the default strategy, each of which brings a value after a while."""
+    """The next queries of the default strategy; their values arrive after ``delay`` queries."""
     arguments = {"fit": fit, "search": SearchSettings(2, 64), **arguments}
     propose, first = DelayAwareProposer(BOUNDS, **arguments), len(ledger)
     for _ in range(num):
@@ -711,7 +711,7 @@ def test_every_second_of_many_queries_is_spread(num, kinds, monkeypatch):
 
 
 def test_spread_queries_fill_the_box():
-    """Each of the sixteen cells of the box gets two of 32, whatever else is asked."""
+    """Each of the sixteen cells of the box gets two of 32 spread queries."""
     ledger, others = make_ledger(64, delay=33), make_ledger(33).trials[1:]
     for other in others:
         asked(ledger, 1, delay=33)
@@ -724,7 +724,7 @@ def test_spread_queries_fill_the_box():
 
 
 def test_spread_queries_keep_away_from_failures():
-    """Where a half of the box fails, far less than a half of them are in it."""
+    """If a half of the box fails, far fewer than half of the spread queries are in it."""
     ledger, middle = make_ledger(40, delay=33), BOUNDS.mean(dim=0)[0]
     propose = DelayAwareProposer(BOUNDS, fit=fit, search=SearchSettings(1, 16))
     others = draw_sobol_samples(BOUNDS, n=40, q=1, seed=5).squeeze(-2)
@@ -739,7 +739,7 @@ def test_spread_queries_keep_away_from_failures():
 
 
 def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
-    """Were every second query spread, one of two contexts would never be asked by the model."""
+    """In strict alternation, the model would never choose the queries of one of two contexts."""
     by_model = {0.0: 0, 1.0: 0}
 
     def maximizer(self, acqf, model, choices, fixed, failed):
@@ -754,7 +754,7 @@ def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
     for _ in range(24):
         step(ledger, propose(ledger), delay=33)
     assert all(3 <= count <= 9 for count in by_model.values())  # of 12 in each context
-    # No point of the design is asked in two contexts.
+    # No point of the design is used in two contexts.
     places = [propose._place_among_spread(count) for count in range(100)]
     taken = [place for place in places if place is not None]
     assert 40 <= len(taken) == len(set(taken)) <= 60
@@ -762,7 +762,7 @@ def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
 
 @pytest.mark.parametrize("num_choices", [None, 9, 2500])
 def test_models_without_draws_have_their_bound_maximised(num_choices, monkeypatch):
-    """A kernel without random features has joint draws only, which are not made of thousands."""
+    """A kernel without random features has only joint draws, which are too slow for thousands."""
 
     def fit_without(X: Tensor, Y: Tensor) -> SingleTaskGP:
         return SingleTaskGP(X, Y, covar_module=RQKernel())

@@ -1,4 +1,4 @@
-"""When hyperparameters are fitted again, from what, and what is known in between."""
+"""The schedule of fits, their starts, and the model in between."""
 
 import copy
 from typing import Any
@@ -61,7 +61,7 @@ class CountedFit:
 
 @pytest.mark.parametrize("every", [1, 7, 1.05, 1.5, 3.7])
 def test_the_schedule(every):
-    """Each number of the schedule follows from the one before; between two, the first holds."""
+    """Each number of the schedule follows from the previous number."""
     counts = [2]
     while counts[-1] < 300:
         step = every if isinstance(every, int) else max(1, int(counts[-1] * every) - counts[-1])
@@ -74,7 +74,7 @@ def test_the_schedule(every):
 def test_bad_schedules_are_named(value):
     with pytest.raises(InputDataError, match="`refit_every`"):
         DelayAwareProposer(BOUNDS, refit_every=value)
-    for number, kind in ((np.int64(3), int), (np.float64(1.5), float)):  # are those of Python
+    for number, kind in ((np.int64(3), int), (np.float64(1.5), float)):
         found = DelayAwareProposer(BOUNDS, refit_every=number).refit_every
         assert found == number and type(found) is kind
 
@@ -84,7 +84,7 @@ def test_bad_schedules_are_named(value):
 
 @pytest.mark.parametrize("every", [1.5, 4])
 def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every):
-    """Between two fits its model is that of all values, with the hyperparameters of the first."""
+    """Between fits the model has all values, and the hyperparameters of the first values."""
     counted = CountedFit()
     strategy = DelayStrategy()
     ledger = FeedbackLedger(2, censor_value=-2.0)
@@ -141,7 +141,7 @@ def test_a_model_is_conditioned_once_on_later_values():
 
 
 class Starts:
-    """Keeps the starts of `fit_single_task_gp`, by the number of values."""
+    """Records the starts of `fit_single_task_gp` by the number of values."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[int, Any]] = []
@@ -182,7 +182,7 @@ def test_a_warm_start_ends_within_tenths_of_the_maximum(monkeypatch):
 
 
 def test_inputs_are_measured_in_widths_of_the_box():
-    """Whatever part of it the points cover; without a box, as they are."""
+    """The part of the box that points cover does not matter; without a box they are not scaled."""
     X, Y = data(8)
     unit = refits.fit_single_task_gp(0.5 * X, Y)
     for low, width in ((0.0, 1.0), (-5.0, 10.0)):
@@ -196,7 +196,7 @@ def test_inputs_are_measured_in_widths_of_the_box():
     [(1e3, 1e-13, True), (1e3, 1e-10, False), (0.0, 1e-155, True), (0.0, 1e-152, False)],
 )
 def test_values_that_differ_by_rounding_or_by_next_to_nothing_are_equal(level, spread, is_equal):
-    """Else they are standardised, in whatever unit."""
+    """Other values are standardised, in any unit."""
     X = data(4)[0]
     Y = level + spread * torch.tensor([[0.0], [2.0], [0.0], [2.0]], **DOUBLE)
     gp = refits.fit_single_task_gp(X, Y, BOUNDS)

@@ -35,6 +35,8 @@ DECLARED = {
     # Three methods on six problems.
     "robust": (18,),
     "robust_shift": (36,),
+    # Two groups; two other methods in each, and two more in the secondary family.
+    "tail_only": (4,),
     "understated_noise": (2, 5),
     "wellspecified": (2, 4),
 }

@@ -139,7 +139,7 @@ def test_a_known_point_may_be_all_that_is_certified() -> None:
 
 def test_without_a_certified_point_the_most_promising_one_is_returned_and_a_warning_given() -> None:
     tested = constraint(upper=-5.0)
-    with pytest.warns(NotCertifiedWarning, match="nothing is stated of it") as caught:
+    with pytest.warns(NotCertifiedWarning, match="without any guarantee") as caught:
         candidate, value, certified = optimize_chance_constrained(right(), tested, BOUNDS)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert certified is False

@@ -48,7 +48,7 @@ from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 #: Outcomes that are late on purpose take the budget.
-LATE = pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+LATE = pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 # Everything is certified, and nothing violates unless it is told to.
 WIDE: dict[str, Any] = {"upper": 100.0}
 
@@ -423,7 +423,9 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
     tested, X = constraint(**WIDE, budget=2.0), points(9).squeeze(1)
     # p (1 - alpha) < 2 up to three points.
-    with pytest.warns(CalibrationWarning, match="outcomes of 3 certified points are out.*withdraw"):
+    with pytest.warns(
+        CalibrationWarning, match="outcomes of 3 certified points are pending.*withdraw"
+    ):
         assert decide(tested, X) == [True] * 3 + [False] * 6
     assert tested.summary().endswith("`withdraw` points that were never run.")
     assert tested.budget_left == pytest.approx(2.0 - 3 + 0.3)
@@ -622,11 +624,11 @@ def test_malformed_rows_are_named() -> None:
     with pytest.raises(InputDataError, match="`rows` must be a list of dictionaries"):
         ChanceConstraint(make_gp(), rows=5, **WIDE)  # type: ignore[arg-type]
     for point in ([0.5], [0.5, 0.5, 0.5]):
-        strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
+        strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Pass a `model` with"
         with pytest.raises(InputDataError, match=strange):
             ChanceConstraint(make_gp(), rows=[first, second | {"point": point}], **WIDE)
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
-    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 3"):
+    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.*got 3"):
         tested.with_model(wide)
 
 
@@ -1004,7 +1006,7 @@ def test_bad_arguments_are_named() -> None:
             ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
-    with pytest.raises(UnsupportedError, match="CalibratedModelList .* by their names"):
+    with pytest.raises(UnsupportedError, match="CalibratedModelList .* by name"):
         ChanceConstraint(CalibratedModelList(model, model), upper=0.0)
     with pytest.raises(UnsupportedError, match="2 outputs|list of models"):
         ChanceConstraint(ModelListGP(gp, gp), upper=0.0)

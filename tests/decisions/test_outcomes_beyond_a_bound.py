@@ -94,7 +94,7 @@ def test_bad_arguments_and_rows_are_named() -> None:
     tested, X = ChanceConstraint(make_gp(), **WIDE), points(2)
     wrong: Any
     part = torch.tensor([[1.0, math.nan]], dtype=torch.double)
-    with pytest.raises(InputDataError, match="`beyond` must be 0 where `Y` is NaN"):
+    with pytest.raises(InputDataError, match="`beyond` must be 0 if `Y` is NaN"):
         both.observe(X[:1], part, beyond=torch.ones(1, 2))
     assert not tested.decisions and not both.decisions
     tested.observe(X, column(1.0, 2.0), condition=False, beyond=column(1.0, 0.0))
@@ -114,7 +114,11 @@ def test_a_ledger_is_told_bounds(tmp_path: Any) -> None:
         ledger.tell(ids[0], 1.0, time=1.0, outcomes={"y": 50.0}, beyond={"y": 1})
         ledger.fail(ids[1], "out of memory", time=2.0, outcomes={"y": 100.0}, beyond={"y": 1})
         wrong: Any
-        for wrong, match in (({"y": 0}, "1 or -1 for some"), ({"z": 1}, "some"), ([1], "by name")):
+        for wrong, match in (
+            ({"y": 0}, "to 1 or -1"),
+            ({"z": 1}, "names in `outcomes`"),
+            ([1], "by name"),
+        ):
             with pytest.raises(InputDataError, match=f"`beyond` must .*{match}"):
                 ledger.fail(ids[2], outcomes={"y": 50.0}, beyond=wrong)
     ledger = FeedbackLedger.read(tmp_path / "ledger.db")

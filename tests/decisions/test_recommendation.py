@@ -116,8 +116,8 @@ def test_it_notes_what_stands_in_the_way_of_better_points(maximize: bool) -> Non
     )
     assert found.certified and found.candidate < 0.5
     best = objective.posterior(GRID[-1:]).mean.item()
-    assert found.note.startswith("Points that are expected to keep all limits")
-    assert f"up to {best:.4g}: the limits of 'load'" in found.note
+    assert found.note.startswith("Some points probably keep all limits")
+    assert f"reach {best:.4g}, and the limits of 'load'" in found.note
     known = {name: process(GRID, 0 * GRID) for name in limits}
     assert not recommend(
         objective, ChanceConstraint(known, limits=limits), BOUNDS, maximize=maximize

@@ -26,7 +26,7 @@ from botorch_calib.robust import ContextDistribution
 from tests.gps import make_gp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
-AGAIN = "told before, or are among the first data"
+AGAIN = "recorded before, or are among the initial data"
 WIDE: dict[str, Any] = {"upper": 100.0, "rows": ()}
 
 
@@ -119,9 +119,7 @@ def test_a_model_that_was_refitted_before_observe() -> None:
     tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE)
     for told in (slice(10, 11), slice(0, 11)):
         refitted = tested.with_model(fitted(X[:11], Y[:11]))
-        with pytest.raises(
-            InputDataError, match="with hindsight. Call `observe` first, then refit"
-        ):
+        with pytest.raises(InputDataError, match="use hindsight. Call `observe` first, then refit"):
             refitted.observe(X[told], Y[told])
         assert not refitted.decisions and size(refitted) == 11
     tested.observe(X[10:11], Y[10:11])  # the remedy
@@ -142,7 +140,9 @@ def test_calibrated_models_leave_out_what_they_have() -> None:
             model.observe(X[told], Y[told])
         assert model.calibrator.num_updates == 1 and len(model.train_targets) == 11
     refitted = model.with_model(fitted(X, Y))
-    with pytest.warns(CalibrationWarning, match="Call `observe` with new ones alone, then refit"):
+    with pytest.warns(
+        CalibrationWarning, match="Call `observe` with new observations only, then refit"
+    ):
         refitted.observe(X[11:], Y[11:])
     refitted.observe(X[11:], Y[11:] + 0.1)  # measured again
     assert model.calibrator.num_updates == 2
@@ -180,7 +180,7 @@ def test_a_point_that_may_be_several_decisions_is_an_error() -> None:
     decided = torch.tensor([[0.5, 0.7], [0.500001, 0.7]], dtype=torch.double)
     tested.decide(decided)
     between = torch.tensor([[0.5000004, 0.7]], dtype=torch.double)
-    with pytest.raises(InputDataError, match=r"may be the decision about \[0.5, 0.7.*0.500001"):
+    with pytest.raises(InputDataError, match=r"matches the decisions about \[0.5, 0.7.*0.500001"):
         tested.observe(between, Y[:1])
     tested.observe(decided[1:], Y[:1])  # the very point
     tested.observe(between, Y[1:2])  # there is one left
@@ -190,9 +190,9 @@ def test_a_point_that_may_be_several_decisions_is_an_error() -> None:
 def test_decisions_that_were_never_run_are_withdrawn() -> None:
     X, Y = data(20)
     tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE, budget=2.0)
-    with pytest.warns(CalibrationWarning, match="^The outcomes of 3 certified points are out"):
+    with pytest.warns(CalibrationWarning, match="^The outcomes of 3 certified points are pending"):
         rows = tested.decide(X[10:15])
-    with pytest.warns(NotCertifiedWarning, match="budget .* is spent or out.*`withdraw` points"):
+    with pytest.warns(NotCertifiedWarning, match="is spent or pending.*`withdraw` points"):
         warn_uncertified(tested)
     tested.withdraw(X[11:15].float().double())  # found though rounded
     assert tested.decisions == rows[:1] and tested.budget_left == pytest.approx(1.1)
@@ -214,7 +214,7 @@ def test_a_withdrawn_decision_that_was_run_counts_again() -> None:
     tested.withdraw(X[10:11])
     tested.observe(X[11:12], Y[11:12])
     assert tested.num_decisions == 1
-    with pytest.warns(CalibrationWarning, match="^1 of the outcomes .* had been withdrawn"):
+    with pytest.warns(CalibrationWarning, match="^1 of the outcomes belong to withdrawn"):
         tested.observe(X[10:11].float().double(), Y[10:11] + 100.0)  # rounded
     assert outcomes(tested) == [Y[11].item(), Y[10].item() + 100.0] and tested.num_violations == 1
     with pytest.raises(InputDataError, match="no decision that can be withdrawn"):
@@ -265,7 +265,7 @@ def test_a_decision_with_an_outcome_is_not_withdrawn() -> None:
     x = torch.tensor([[0.3, 0.6]]).double()
     tested.decide(x)
     tested.observe(x, torch.tensor([[1.0, math.nan]]).double())
-    with pytest.raises(InputDataError, match="with any outcome it was run, and counts"):
+    with pytest.raises(InputDataError, match="with an outcome was run, and counts"):
         tested.withdraw(x)
 
 
@@ -276,7 +276,7 @@ def test_decisions_that_others_have_overtaken_are_told_of() -> None:
     tested.observe(X[16:35], Y[16:35] + 200.0 * (torch.arange(19) < 4).unsqueeze(-1).double())
     tested.decide(X[35:36])
     tested.observe(X[35:36], Y[35:36])
-    with pytest.warns(CalibrationWarning, match="outcomes of 6 .* each older than 20 .* most of"):
+    with pytest.warns(CalibrationWarning, match="outcomes of 6 .* each overtaken by 20 .* most of"):
         tested.decide(X[36:37])
 
 
@@ -289,7 +289,7 @@ def test_points_in_contexts_are_told_once() -> None:
         tested.observe(X, Y)
     assert tested.num_decisions == 4 and size(tested) == 14
     refitted = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE, **ball).with_model(fitted(X, Y))
-    with pytest.raises(InputDataError, match="with hindsight"):
+    with pytest.raises(InputDataError, match="use hindsight"):
         refitted.observe(X[10:], Y[10:])
 
 

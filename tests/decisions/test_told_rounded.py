@@ -18,7 +18,7 @@ def data(num):
 def test_values_in_single_precision_are_told_again():
     X, Y = data(9)
     constraint = ChanceConstraint(SingleTaskGP(X[:8], Y[:8]), upper=0.8)
-    with pytest.warns(CalibrationWarning, match="8 of 9 outcomes were told before"):
+    with pytest.warns(CalibrationWarning, match="8 of 9 outcomes were recorded before"):
         constraint.observe(X.float().double(), Y.float().double())
     assert constraint.num_decisions == 1
 

@@ -259,7 +259,7 @@ def test_a_decision_waits_for_its_context() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Outcomes lie beyond 50 predictive standard deviations")
-@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
+@pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 @pytest.mark.parametrize(
     ("kind", "limits"),
     [

@@ -381,7 +381,7 @@ def batched() -> SingleTaskGP:
 
 
 UNSUPPORTED: dict[str, Callable[[], Any]] = {
-    "no exact GP": make_variational,
+    "not an exact GP": make_variational,
     "take one of its `models`": lambda: ModelListGP(make_gp(), make_gp()),
     "batch of models: fit a single model": batched,
     "`model` must be a BoTorch model.*got Tensor": lambda: torch.zeros(3),
@@ -428,8 +428,8 @@ def without_data() -> SingleTaskGP:
 @pytest.mark.parametrize(
     ("make", "arguments", "match"),
     [
-        (make_multitask, {}, "must be one of those of a model of several tasks"),
-        (make_gp, {"task": 0}, "None for others"),
+        (make_multitask, {}, "must be a task of the model"),
+        (make_gp, {"task": 0}, "None otherwise"),
         (make_multitask, {"task": 2}, "no observations of `task` 2"),
         (make_gp, {"level": math.nan}, "`level`"),
         (without_data, {}, "no training data"),
@@ -469,11 +469,11 @@ def example(stated: float, supported: float, low: float, high: float, **kwargs: 
         ((0.1, 0.05, 0.02, 0.09), False, "smaller than in the model, although it was fitted"),
         ((0.1, 0.0, 0.0, 0.05), True, "likeliest without any noise"),
         ((0.1, 0.0, 0.0, 0.05), False, "smaller than in the model"),
-        ((0.1, 0.1, 0.0, 0.5), True, "hardly tell"),
+        ((0.1, 0.1, 0.0, 0.5), True, "hardly determine"),
         ((0.1, 0.1, 0.0, 0.5), False, None),
         ((0.1, 0.1, 0.05, 0.2), True, None),
         ((0.0, 0.2, 0.1, 0.3), True, "variances of about 0.040"),
-        ((0.0, 0.0, 0.0, 0.3), True, "hardly tell"),
+        ((0.0, 0.0, 0.0, 0.3), True, "hardly determine"),
     ],
 )
 def test_advice(numbers: tuple[float, ...], given: bool, found: str | None) -> None:

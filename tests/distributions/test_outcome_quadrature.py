@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive, SmoothedPredictive
-from botorch_calib.distributions.outcome_quadrature import rule_above
+from botorch_calib.distributions.outcome_quadrature import _LogShare, rule_above
 from tests.predictive_examples import random_predictive
 
 EVERYWHERE = torch.tensor(-math.inf, dtype=torch.double)
@@ -64,6 +66,15 @@ def test_a_kink(kind: str, ratio: float, threshold: float, gap: float) -> None:
     above, beyond = (distribution.log_excess(number(x)) for x in (threshold, threshold + gap))
     expected = above + (-(beyond - above).expm1()).log()
     assert_close(found, expected.expand_as(found), rtol=0.0, atol=3e-5)
+
+
+def test_gradients_of_shares() -> None:
+    """By the ends and the unit; among the ends are infinite and far ones."""
+    low = torch.tensor([-1e100, -0.4, 3.0, -60.0], dtype=torch.double, requires_grad=True)
+    high = torch.tensor([-9.0, 0.1, 1e100, -55.0], dtype=torch.double, requires_grad=True)
+    t = torch.tensor([[0.2], [1.5]], dtype=torch.double)
+    unit = number(0.9).requires_grad_()
+    assert gradcheck(partial(_LogShare.apply, t), (low, high, unit))
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.4, 8.0])

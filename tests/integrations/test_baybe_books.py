@@ -14,10 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
-
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 from baybe import Campaign, active_settings
 from baybe.objectives import ParetoObjective
@@ -242,7 +239,7 @@ def violations(campaign: Campaign, workers: int, rounds: int, is_told: bool) -> 
 
 
 @pytest.mark.filterwarnings("ignore:Recommendations that later calls replaced")
-@pytest.mark.filterwarnings("ignore:The outcomes of .* are out")
+@pytest.mark.filterwarnings("ignore:The outcomes of .* are pending")
 @pytest.mark.parametrize("is_told", [True, False])
 def test_the_bound_holds_with_workers_where_everything_violates(is_told: bool) -> None:
     campaign = new_campaign()

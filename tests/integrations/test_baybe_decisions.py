@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
 from tests.interruptions import fail_second_call
 
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 import torch
 from baybe import Campaign
@@ -38,7 +36,10 @@ from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
 NUM_INITIAL = 12
 
-pytestmark = pytest.mark.filterwarnings("ignore:A point is not certified")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:A point is not certified"),
+    pytest.mark.usefixtures("short_fits"),
+]
 
 SPACE = SearchSpace.from_product(
     [

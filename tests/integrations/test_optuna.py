@@ -137,7 +137,7 @@ class TestStudies:
             storage=new_storage(),
             sampler=new_sampler(function),
         )
-        study.optimize(constrained, n_trials=NUM_INITIAL + 3)
+        study.optimize(constrained, n_trials=NUM_INITIAL + 1)
         sampler = pickle.dumps(study.sampler)
         shutil.copy(tmp_path / "study.db", tmp_path / "copy.db")
         study.optimize(constrained, n_trials=1)
@@ -146,11 +146,10 @@ class TestStudies:
             storage=new_storage("copy.db"),
             sampler=pickle.loads(sampler),
         )
-        loaded.optimize(constrained, n_trials=2)
-        assert len(loaded.trials) == NUM_INITIAL + 5
-        assert loaded.trials[NUM_INITIAL + 3].params == study.trials[-1].params
+        loaded.optimize(constrained, n_trials=1)
+        assert len(loaded.trials) == NUM_INITIAL + 2
+        assert loaded.trials[-1].params == study.trials[-1].params
         assert loaded.best_trial.params["depth"] > 2
-        assert loaded.best_trial.number >= NUM_INITIAL  # better than all at random
 
     def test_minimisation_agrees_with_maximisation(self) -> None:
         studies = [new_study(candidates_func(), [d]) for d in ("minimize", "maximize")]
@@ -264,9 +263,8 @@ class TestAcquisitionFunctions:
     ) -> None:
         """The approximate decomposition may drop all: the improvement would be 0 everywhere."""
         empty = torch.zeros(2, 0, 5, dtype=torch.double)
-        monkeypatch.setattr(
-            NondominatedPartitioning, "get_hypercell_bounds", lambda partitioning: empty
-        )
+        monkeypatch.setattr(NondominatedPartitioning, "partition_space", lambda _: None)
+        monkeypatch.setattr(NondominatedPartitioning, "get_hypercell_bounds", lambda _: empty)
         X, Y = data(4, num_outcomes=6)
         candidates_func()(X, Y[:, :5], Y[:, 5:], BOUNDS, BOUNDS[1:])
         (acqf,) = searched

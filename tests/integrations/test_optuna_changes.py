@@ -31,6 +31,7 @@ from tests.integrations.test_optuna_decisions import (
     noise,
     space_of,
 )
+from tests.long_grids import mostly_slow
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -38,7 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:A point is not certified"),
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
-    pytest.mark.filterwarnings("ignore:None of the .* lies in the box"),
+    pytest.mark.filterwarnings("ignore:None of the .* lies in `bounds`"),
     pytest.mark.filterwarnings("ignore:Trial 10 is not certified.*another 'n'"),
 ]
 
@@ -413,7 +414,7 @@ class TestGivenValues:
 
 class TestFailures:
     @pytest.mark.parametrize("is_grid", [False, True])
-    @pytest.mark.parametrize("failures", ["avoid", "ignore"])
+    @pytest.mark.parametrize("failures", mostly_slow(["avoid", "ignore"], ["avoid"]))
     def test_points_are_certified_after_failures(self, is_grid: bool, failures: str) -> None:
         """Away from failures at the limit only points far beyond it would be left."""
 

@@ -203,7 +203,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
         return float(number + step + 0.001 * trial.number)  # not all alike
 
     study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
-    study.optimize(objective, n_trials=40, n_jobs=n_jobs, catch=(ValueError,))
+    study.optimize(objective, n_trials=24, n_jobs=n_jobs, catch=(ValueError,))
     failed = [
         tuple(trial.params.values())
         for trial in study.trials

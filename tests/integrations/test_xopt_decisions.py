@@ -42,6 +42,7 @@ def precision_of_xopt(default_precision: None) -> None:
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:A point is not certified"),
+    pytest.mark.usefixtures("short_fits"),
 ]
 
 CONTINUOUS: dict[str, Any] = {"a": [0.0, 1.0], "b": [-1.0, 1.0]}

@@ -72,7 +72,7 @@ def test_pending_expired_late_failed_and_added_trials():
     ledger.abandon(ids[4], time=first + 3)  # may have come in time
     # The sixth and seventh have been waited for all the time.
     found = ledger.arrival_probability(now=first + 10)
-    # Six at risk at 2; four at 5, without the first and the one that was given up at 3.
+    # Six at risk at 2; four at 5, without the first trial and the one abandoned at 3.
     assert found.estimate == pytest.approx(1 - 5 / 6 * 3 / 4)
     # At a time when only the first has come: one of six, and nobody has waited long enough.
     early = ledger.arrival_probability(now=first + 4)
@@ -84,7 +84,7 @@ def test_pending_expired_late_failed_and_added_trials():
 
 
 def test_the_iteration_that_is_not_over_does_not_count():
-    """All values come after 3, and those of the present iteration are told one by one."""
+    """All delays are 3, and the values of the current iteration arrive one by one."""
     ledger = FeedbackLedger(1, max_wait=3.0)
     for t in range(10):
         for trial in range(max(t - 3, 0), t - 2):

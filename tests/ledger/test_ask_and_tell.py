@@ -115,7 +115,7 @@ class TestAmendments:
         trial = ledger[0]
         assert (trial.y, trial.yvar, trial.observed_at) == (2.0, 0.25, 1.0)
         assert trial.earlier == (EarlierValue(10.0, 0.5, 3.0), EarlierValue(1.0, 0.5, 4.0))
-        # Views of the past are those that were seen when it was the present.
+        # Views of an earlier time equal the views at that time.
         for now, y, yvar in [(1.0, 10.0, 0.5), (2.9, 10.0, 0.5), (3.0, 1.0, 0.5), (4.0, 2.0, 0.25)]:
             assert ledger.to_observations(now)[1][0].item() == y
             assert ledger.noise_variances(now)[0].item() == yvar
@@ -133,7 +133,7 @@ class TestAmendments:
 @pytest.mark.parametrize("clock", ["iterations", "seconds"])
 @pytest.mark.parametrize("late", ["use", "discard"])
 def test_data_from_before(clock, late) -> None:
-    """They are there at once, and none of them has come late."""
+    """Their values are available at once, and not late."""
     ledger = FeedbackLedger(2, clock=clock, late=late, max_wait=1)
     ledger.submit([9.0, 9.0])
     X = torch.arange(12, dtype=torch.float32).reshape(6, 2)

@@ -1,4 +1,4 @@
-"""Contexts that came with values: beside them, in views of the past, and in files."""
+"""Contexts of values: records, views of earlier times, and files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_bad_contexts_are_named() -> None:
             ledger.add(X, [1.0] * len(X), contexts=[1.0, 2.0])
     ledger.tell(0, 1.0, context=[1.0, 2.0])
     ledger.submit([0.0])
-    message = "must have as many elements in all trials, got 2 in trial 0 and 1 in trial"
+    message = "must have the same number of elements in all trials, got 2 in trial 0 and 1 in trial"
     with pytest.raises(BotorchTensorDimensionError, match=f"{message} 1"):
         ledger.tell(1, 1.0, context=[1.0])
     with pytest.raises(BotorchTensorDimensionError, match=f"{message} 2"):
@@ -74,7 +74,7 @@ def test_wrong_lengths_are_amended_or_taken_back(make) -> None:
     ledger.amend(0, 1.0, time=2.0, context=[3.0])
     ledger.add([[1.0]], [2.0], time=1.0, contexts=[[4.0]])
     assert ledger.contexts().tolist() == [[3.0], [4.0]]
-    # Before that it is not known what the context was.
+    # At earlier times the context was unknown.
     assert_close(ledger.contexts(now=1.5), torch.tensor([[NAN], [4.0]]).double(), equal_nan=True)
     with pytest.raises(BotorchTensorDimensionError, match="got 2 in trial 0 and 1 in trial 1"):
         ledger.amend(0, 1.0, context=[1.0, 2.0])

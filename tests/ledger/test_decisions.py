@@ -1,4 +1,4 @@
-"""Rows of decisions beside the queries that were decided about, and what came of them."""
+"""Rows of decisions in a ledger, and their outcomes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outcomes(ledger: FeedbackLedger, now: float | None = None) -> list[list[Any]
 
 
 def test_a_row_stays_with_its_query(make) -> None:
-    """Queries without one are left out; what is given is not changed."""
+    """Queries without a row are left out, and given rows are not modified."""
     ledger, given = make(1), decided(1.0)
     ledger.add([[0.0]], [5.0])
     first = ledger.submit([1.0], decision=given)
@@ -55,7 +55,7 @@ def test_outcomes_of_late_failed_and_abandoned_trials(make) -> None:
     assert outcomes(ledger) == [[None]] * 4
     ledger.submit([4.0])
     for late in (1, 2):
-        with pytest.warns(InputDataWarning, match="has come after"):
+        with pytest.warns(InputDataWarning, match="has arrived after"):
             ledger.tell(late, 10.0 + late)
     states = [trial.status for trial in ledger.trials]
     assert states == ["failed", "expired", "expired", "pending", "pending"]

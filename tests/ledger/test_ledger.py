@@ -41,7 +41,7 @@ def first_column(X: torch.Tensor) -> list[float]:
 
 @dataclass
 class Story:
-    """All that ever happens to a query; None for what does not."""
+    """The events of a query; None for events that do not happen."""
 
     x: list[float]
     y: float
@@ -198,7 +198,7 @@ def test_training_data_are_equation_1(max_wait) -> None:
 
 @pytest.mark.parametrize("late", ["use", "discard"])
 def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
-    """Views of the past are those that were seen when it was the present."""
+    """Views of an earlier time equal the views at that time."""
     ledger = make(max_wait=4, late=late, censor_value=CENSOR)
     stories = draw_stories(5, "iterations")
     seen = []
@@ -208,7 +208,7 @@ def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
                 ledger.abandon(s)
             if earlier.failed == t:
                 ledger.fail(s, "lost")
-            # A value that arrives without delay is known, at the earliest, at the next choice.
+            # A value that arrives without delay is available at the next choice at the earliest.
             elif earlier.delay is not None and max(s + earlier.delay, s + 1) == t:
                 with warnings.catch_warnings(record=True) as told:
                     warnings.simplefilter("always")
@@ -227,7 +227,7 @@ def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
 
 
 def test_times_in_the_future(make) -> None:
-    """A clock that was set back loses no value, and one that is given waits for its time."""
+    """No value is lost if the clock is set back, or if a time in the future is given."""
     ledger = make(clock="seconds")
     ledger.submit(point(1), time=time.time() + 3600)
     ledger.observe(0, 2.0)
@@ -240,7 +240,7 @@ def test_times_in_the_future(make) -> None:
 
 
 def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
-    """Time stands still until the system's clock has caught up."""
+    """The ledger's clock stops until the system's clock has caught up."""
     now = 5000.0
     monkeypatch.setattr(contents, "time", SimpleNamespace(time=lambda: now))
     ledger = make(clock="seconds", max_wait=100)
@@ -266,7 +266,7 @@ def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
 
 
 def test_default_for_late_values_is_the_rule_of_the_paper() -> None:
-    """``y 1{d <= min(m, t - s)}``: what comes after ``m`` is censored for good."""
+    """``y 1{d <= min(m, t - s)}``: values that arrive after ``m`` remain censored."""
     assert FeedbackLedger(1, max_wait=2).late == "discard" and FeedbackLedger(1).late == "use"
 
 
@@ -335,7 +335,7 @@ def test_numbers_come_back_to_the_bit(make) -> None:
 
 
 def test_a_ledger_without_trials_is_true(make) -> None:
-    """``ledger or FeedbackLedger(2)`` would lose one that others fill."""
+    """Otherwise ``ledger or FeedbackLedger(2)`` would replace an empty ledger."""
     ledger = make()
     assert len(ledger) == 0 and (ledger or FeedbackLedger(2)) is ledger
 
@@ -456,7 +456,7 @@ def test_copies_stand_still(make) -> None:
     enter(ledger, draw_stories(2, "iterations"))
     if ledger.path is not None:
         for duplicate in (pickle.dumps, copy.deepcopy):
-            with pytest.raises(LedgerError, match=r"take `ledger.snapshot\(\)`"):
+            with pytest.raises(LedgerError, match=r"use `ledger.snapshot\(\)`"):
                 duplicate(ledger)
     snapshot, before = ledger.snapshot(), ledger.to_records(math.inf)
     assert snapshot.path is None

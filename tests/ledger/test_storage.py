@@ -1,4 +1,4 @@
-"""Files of ledgers: what they keep, how they fare with damage, and with several processes."""
+"""Files of ledgers: their contents, damage, and several processes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ TASKS = ("kill,12,0", "fork,12", "cut,10,0", "contend,2,3", "orphan")
 
 @pytest.fixture(scope="module")
 def another_process(tmp_path_factory) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Another process, and what came of `TASKS` there; it imports the package once for both."""
+    """Another process, and its results for `TASKS`; it imports the package once for both."""
     folder, tasks = tmp_path_factory.mktemp("tasks"), TASKS if hasattr(os, "fork") else ()
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.ledger.writers", str(folder), *tasks],
@@ -156,7 +156,7 @@ def another_process(tmp_path_factory) -> Iterator[tuple[subprocess.Popen[str], d
 
 
 def told(process: subprocess.Popen[str], line: str = "go on") -> str:
-    """What it answers: ``open`` to the path of a ledger, then a trial's id to each line."""
+    """The answer of the process: ``open`` to a ledger's path, then a trial's id to each line."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
@@ -179,11 +179,11 @@ def test_others_are_told_who_writes_and_can_read(path, another_process) -> None:
     assert closed.snapshot().trials == closed.trials
     assert told(process) == "60"  # nothing of that has disturbed it
     assert len(FeedbackLedger.read(path)) == 61
-    # If the lock's file is deleted there may be two, and none writes over what another wrote.
+    # Without the lock's file there may be two writers, but neither overwrites the other's changes.
     path.with_name("ledger.db.lock").unlink()
     with FeedbackLedger.open(path) as second:
         assert told(process) == "61"
-        with pytest.raises(LedgerError, match="Something else has changed"):
+        with pytest.raises(LedgerError, match="Another program has changed"):
             second.submit([0.0, 0.0, 0.0])
         assert second.submit([0.0, 0.0, 0.0]) == 62 and second[61].x[0] == 0.1
     process.kill()
@@ -231,7 +231,7 @@ def test_locks_that_cannot_be_taken(path, monkeypatch) -> None:
     lock = path.with_name("ledger.db.lock")
     database = sqlite3.connect(lock, isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(LedgerError, match="an id that cannot be read .database is locked"):
+    with pytest.raises(LedgerError, match="an unreadable id .database is locked"):
         FeedbackLedger.open(path)
     database.close()
     FeedbackLedger.open(path).close()
@@ -249,7 +249,7 @@ def test_a_copy_that_was_put_back_is_read_anew(path) -> None:
     backup, before = path.read_bytes(), ledger.to_records()
     fill(ledger, 5)
     path.write_bytes(backup)
-    with pytest.raises(LedgerError, match="Something else has changed .*ledger.db"):
+    with pytest.raises(LedgerError, match="Another program has changed .*ledger.db"):
         ledger.submit([0.0, 0.0, 0.0])
     assert ledger.to_records() == before and len(ledger) == 60
     assert ledger.submit([0.0, 0.0, 0.0]) == 60
@@ -288,7 +288,7 @@ def test_a_reader_that_never_ends(path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("strike", ["before", "after"])
 def test_ctrl_c_around_the_commit(path, monkeypatch, strike) -> None:
-    """What is known is what is in the file, and the next change is possible."""
+    """The ledger agrees with the file, and accepts the next change."""
     ledger, original = FeedbackLedger.open(path), storage.Storage._transaction
 
     @contextmanager
@@ -319,7 +319,7 @@ def rewrite(path: Path, statement: str) -> None:
 
 
 def assert_refused(path: Path, message: str = "") -> None:
-    """Opening is a clear error and leaves the file alone, with and without settings."""
+    """Opening raises a clear error and does not change the file, with and without settings."""
     before = path.read_bytes()
     for use in (
         FeedbackLedger.open,
@@ -370,7 +370,7 @@ def test_overwritten_pages(path, some_bytes) -> None:
 
 
 def test_single_numbers_that_were_changed(path, some_bytes) -> None:
-    """SQLite cannot tell that these are wrong."""
+    """SQLite cannot detect that these numbers are wrong."""
     x = FeedbackLedger.read(path)[30].x.numpy().astype("<f8").tobytes()
     flipped = bytes([x[0] ^ 1]) + x[1:]
     for old, new in ((x, flipped), (b"discard", b"Discard")):
@@ -419,7 +419,7 @@ def test_damage_is_found_or_harmless(path, some_bytes, seed) -> None:
 
 @pytest.mark.parametrize("data", [b"nonsense" * 2000, b""])
 def test_damage_while_a_ledger_is_open(path, data) -> None:
-    """Nothing is recorded into it, and what is known can be saved."""
+    """No change is recorded, and a snapshot of the contents can be saved."""
     ledger = FeedbackLedger.open(path)
     known = ledger.snapshot()
     path.write_bytes(data)
@@ -448,7 +448,7 @@ def test_a_full_disk(path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked")
 def test_processes_that_are_killed_or_fork(another_process) -> None:
-    """The short form of ``tests/slow/test_ledger_crashes.py``; what is checked stands there."""
+    """The short form of ``tests/slow/test_ledger_crashes.py``, which explains the checks."""
     _, tallies = another_process
     assert tallies[TASKS[0]]["acknowledged"] > 0
     assert tallies[TASKS[1]]["forks"] == 12

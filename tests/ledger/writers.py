@@ -1,8 +1,8 @@
-"""Processes that write to ledgers and are killed, to be run as a script of its own.
+"""A script of processes that write to ledgers and are killed.
 
-Each writer is forked from a process that has imported the package once and has a single thread,
-so that a round takes tens of milliseconds. A writer reports each call through a pipe after the
-call has returned: that is what must not be lost.
+Each writer is forked from a process with a single thread that has imported the package, so a round
+takes tens of milliseconds. A writer reports each call through a pipe after the call has returned:
+reported changes must not be lost.
 
     python -m tests.ledger.writers FOLDER TASK ...
 
@@ -42,14 +42,14 @@ def value_at(x: list[float]) -> float:
 
 
 def note_on(trial_id: int) -> str:
-    """A note of many pages, so that a writer may be killed between two of them."""
+    """A note of many pages, so that a writer may be killed between two pages."""
     return f"trial {trial_id} was lost. " * 5000
 
 
 def write(path: Path, seed: int, report: Report) -> None:
     """Open a ledger, submit queries, and observe or fail each, forever.
 
-    What it reports of a trial are parts of its record.
+    Reports are parts of the trials' records.
     """
     ledger = FeedbackLedger.open(path, DIM)
     generator = random.Random(seed)
@@ -109,9 +109,9 @@ class Child:
 
 
 def check(ledger: FeedbackLedger, reports: list[dict[str, Any]], killed: int) -> tuple[int, int]:
-    """It holds all that was reported, and of each writer that was killed at most a call more.
+    """The ledger has all reported changes, and at most one more for each killed writer.
 
-    Returns the numbers of changes: acknowledged ones, and those in the ledger.
+    Returns the numbers of acknowledged changes and of changes in the ledger.
     """
     records, acknowledged = ledger.to_records(), [event for event in reports if event]
     assert [record["id"] for record in records] == list(range(len(records)))
@@ -148,7 +148,7 @@ def kill(folder: Path, rounds: int, seed: int) -> dict[str, int]:
         child.kill()
         reports += child.reports()
         tally["interrupted"] += has_unfinished_change(path)
-        with FeedbackLedger.open(path, DIM) as ledger:  # nobody holds a lock any more
+        with FeedbackLedger.open(path, DIM) as ledger:  # no process has a lock any more
             known, made = check(ledger, reports, i % 10 + 1)
         if i % 10 == 9 or i == rounds - 1:
             tally["acknowledged"] += known
@@ -212,7 +212,7 @@ def contend(folder: Path, rounds: int, writers: int) -> dict[str, int]:
 
 
 def orphan(folder: Path) -> dict[str, int]:
-    """A process that was forked from a writer outlives it, and keeps nobody from writing."""
+    """A process forked from a writer outlives the writer, and other processes can still write."""
     path, go_on = folder / "orphan.db", folder / "go on"
 
     def write_and_fork(report: Report) -> None:
@@ -245,7 +245,7 @@ def fork(folder: Path, forks: int) -> dict[str, int]:
     """Fork while threads are in the midst of writing; the children use the same ledgers."""
     memory, file = FeedbackLedger(DIM), FeedbackLedger.open(folder / "forked.db", DIM)
     # PyTorch prepares each of its operations at the first call. A process that is forked meanwhile
-    # waits for ever for a thread that it does not have.
+    # waits forever for a thread that it does not have.
     first = FeedbackLedger(DIM)
     first.observe(first.submit([0.0] * DIM), value_at([0.0] * DIM))
     stop, counts = threading.Event(), {memory: 0, file: 0}
@@ -281,9 +281,9 @@ def fork(folder: Path, forks: int) -> dict[str, int]:
 
 
 def run_writers(folder: Path, *tasks: str) -> dict[str, dict[str, int]]:
-    """Do tasks such as ``"kill,10,1,0"``: with real synchronisation, and away from any threads.
+    """Do tasks such as ``"kill,10,1,0"``, with real synchronisation and without threads.
 
-    Returns for each task what it counted; a task that finds a fault fails the test.
+    Returns the counts of each task; a fault in a task fails the test.
     """
     command = [sys.executable, "-m", "tests.ledger.writers", str(folder), *tasks]
     done = subprocess.run(command, cwd=ROOT, input="", capture_output=True, text=True, timeout=900)

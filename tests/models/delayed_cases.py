@@ -64,7 +64,7 @@ class Setting:
         return X, self.values(X), 49.0 * Yvar if self.transforms else Yvar
 
     def pending(self, num: int, seed: int = 8) -> Tensor:
-        """Points of which, where there are enough, some coincide with others and with data."""
+        """Pending points; if there are enough, some repeat each other or the data."""
         X = self.points(num, seed)
         if num > 4:
             X[1], X[2], X[4] = X[0], self.data()[0][3], X[0]

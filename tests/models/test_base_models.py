@@ -115,7 +115,7 @@ def test_given_noise_of_several_tasks() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_given_noise_of_a_task_without_observations() -> None:
-    """It is the mean of all tasks, where BoTorch says NaN."""
+    """It is the mean of all tasks, while BoTorch returns NaN."""
     X = torch.cat([torch.rand(6, 2, **DOUBLE), torch.tensor([[0.0], [1.0]] * 3, **DOUBLE)], dim=-1)
     noise = 0.1 + 0.1 * X[:, 2:]
     gp = MultiTaskGP(X, X.sum(-1, keepdim=True), 2, noise, all_tasks=[0, 1, 2], output_tasks=[2])

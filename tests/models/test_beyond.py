@@ -1,4 +1,4 @@
-"""Outcomes known only to be beyond a bound: stand-ins for models, draws for calibrators."""
+"""Outcomes known only to be beyond a bound: training values for models, draws for calibrators."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_process_learns_from_stand_ins() -> None:
 
 
 def recorded(calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """Scores that a calibrator is told, and their transforms by what it stated before."""
+    """Scores that a calibrator learns, and their probabilities by its earlier distribution."""
     told: list[tuple[float, float]] = []
     update = calibrator.update
 
@@ -86,7 +86,7 @@ def recorded(calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> list[tu
 def test_draws_keep_what_is_stated_uniform(
     calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever bounds come: outcomes are from the stated distribution, which is not the model's."""
+    """With any bounds, for outcomes of the calibrator's distribution instead of the model's."""
     calibrator, generator = deepcopy(calibrator), torch.Generator().manual_seed(1)
 
     def normal(*shape: int) -> Tensor:
@@ -108,7 +108,7 @@ def test_draws_keep_what_is_stated_uniform(
     # Draws differ from processor to processor: one test in a thousand may be beyond.
     assert kstest(u, "uniform").pvalue > 0.001
     assert abs(torch.corrcoef(torch.stack([u[1:], u[:-1]]))[0, 1]) < 3.3 / math.sqrt(400)
-    # The same bound again has other draws, and a bound that has no chance is told as it is.
+    # The same bound again has other draws, and a bound of probability 0 or 1 is learned unchanged.
     again = torch.ones(4, 1, dtype=torch.double)
     model.observe(x.expand(4, 2), 0.0 * again, condition=False, beyond=again)
     assert len({*told[-4:]}) == 4
@@ -133,8 +133,8 @@ def test_bad_arguments_are_named() -> None:
     beyond: Any
     for beyond, match in (
         (torch.zeros(3), r"`beyond` must have the shape \(3, 1\) of `Y`, got \(3,\)"),
-        (torch.full((3, 1), 0.5), "`beyond` must hold 1 where an outcome is above"),
-        (torch.full((3, 1), math.nan), "`beyond` must hold 1 where"),
+        (torch.full((3, 1), 0.5), "`beyond` must be 1 for outcomes above"),
+        (torch.full((3, 1), math.nan), "`beyond` must be 1 for"),
         ([[0], [0], [1]], "`beyond` must be a tensor"),
     ):
         with pytest.raises((InputDataError, BotorchTensorDimensionError), match=match):

@@ -1,4 +1,4 @@
-"""Calibrated models of any predictive distribution: what they state, learn, replay and refuse."""
+"""Calibrated models of any predictive distribution: predictions, learning, replays and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HeavyTails(Model):
 
 
 class Noisy(HeavyTails):
-    """States the objective, or an observation of ten times its scale where noise is asked for."""
+    """Predicts the objective, or an observation of ten times its scale."""
 
     def posterior(self, X: Tensor, *, observation_noise: bool = False) -> Any:  # type: ignore[override]
         wide = HeavyTails(self.df, (10.0 if observation_noise else 1.0) * self.scale)
@@ -150,7 +150,7 @@ def test_a_variational_last_layer_with_its_noise() -> None:
     assert_close(stated.mean, own.mean, rtol=1e-6, atol=1e-6)
     assert_close(stated.variance, own.variance, rtol=1e-5, atol=0.0)
     noise = network.model(X.squeeze(1)).predictive.variance.view(-1)
-    assert_close(own.variance.view(-1), noise)  # which holds that of the noise
+    assert_close(own.variance.view(-1), noise)  # including the noise
     model.observe(X.squeeze(1), own.mean.squeeze(1).detach() + 1.0, condition=False)
     assert model.calibrator.num_updates == 6
     with pytest.raises(UnsupportedError, match="condition=False"):
@@ -158,7 +158,7 @@ def test_a_variational_last_layer_with_its_noise() -> None:
 
 
 class ToyNetwork(Module):
-    """Learns in context: a histogram about a distance-weighted mean of what it is given."""
+    """Learns in context: a histogram around a distance-weighted mean of its data."""
 
     style_encoder = y_style_encoder = None
 
@@ -216,7 +216,7 @@ def test_a_prior_fitted_network_replays_from_prefixes(prior_fitted: Any) -> None
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="HeavyTails states observations only.*`denoise=F"):
+    with pytest.raises(UnsupportedError, match="HeavyTails predicts observations only.*`denoise=F"):
         CalibratedModel(HeavyTails(), OnlineConformal(0.2))
     model = CalibratedModel(HeavyTails(), OnlineConformal(0.2), denoise=False)
     X, Y = points(2, 2), points(2, 1)
@@ -224,7 +224,7 @@ def test_what_is_refused() -> None:
         CalibratedModel.from_history(HeavyTails(), OnlineConformal(0.2), denoise=False)
     with pytest.raises(UnsupportedError, match="condition=False"):
         model.observe(X, Y)
-    with pytest.raises(UnsupportedError, match="noise of its own"):
+    with pytest.raises(UnsupportedError, match="include noise"):
         model.posterior(X, observation_noise=torch.ones(2, 1).double())
     with pytest.raises(UnsupportedError, match="given noise"):
         model.observe(X, Y, torch.ones(2, 1).double(), condition=False)

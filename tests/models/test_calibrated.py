@@ -533,7 +533,7 @@ def test_condition_on_observations(base):
     model = CalibratedModel(SINGLE_TASK[base](), calibrator, denoise=False)
     X, Y, _ = make_data(2, transforms, seed=40)
     kwargs = {"noise": torch.full_like(Y, 0.1)} if "fixed" in base else {}
-    # The model has not been evaluated yet, which BoTorch's own models would complain about.
+    # The model has not been evaluated yet; BoTorch's models would raise.
     conditioned = model.condition_on_observations(X, Y, **kwargs)
     gp = SINGLE_TASK[base]()
     gp.posterior(X)
@@ -558,7 +558,7 @@ def test_fantasize(base):
     assert isinstance(fantasies, CalibratedModel)
     assert fantasies.batch_shape == (4, *batch_shape) and fantasies.num_outputs == 1
     assert model.calibrator.num_updates == 30 and model.train_targets.shape == (12,)
-    # What is observed are draws of the calibrated distribution of an observation.
+    # Fantasies are draws of the calibrated distribution of an observation.
     drawn = SobolQMCNormalSampler(torch.Size([4]), seed=0)(model.posterior(X, None, True))
     targets = fantasies.train_targets[..., -2:].unsqueeze(-1)
     if transforms:
@@ -663,7 +663,7 @@ def test_rejected_state_changes_nothing(broken):
 
 @single_task
 def test_to_float32(base):
-    """What is cached in one precision, also by an observation, is not used in another."""
+    """A cache in one precision, also of an observation, is not used in another."""
     transforms = "transforms" in base
     model = CalibratedModel.from_history(SINGLE_TASK[base](), LocalizedConformal(**TEMPLATE))
     model.observe(*make_data(2, transforms, seed=40)[:2])
@@ -705,7 +705,7 @@ def test_gradient_reaches_the_calibrator(transforms):
     assert not torch.allclose(through, around)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 def make_unsupported(name: str) -> Model:
@@ -786,7 +786,7 @@ class TestWithModel:
         """Not the data, which come later, and whose width is right."""
         model = CalibratedModel.from_history(make_gp(), LocalizedConformal(0.2))
         X, Y, _ = make_data()
-        with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 1"):
+        with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.*got 1"):
             model.with_model(SingleTaskGP(X[:, :1], Y))
 
 
@@ -850,13 +850,13 @@ def test_outcome_transforms_that_are_refused():
     with pytest.raises(UnsupportedError, match="decreasing outcome transform.*negate the obs"):
         CalibratedModel.from_history(gp, OnlineConformal(0.2))
     gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Misleading())
-    with pytest.raises(UnsupportedError, match="Misleading, which says that it is affine"):
+    with pytest.raises(UnsupportedError, match="Misleading, which declares itself affine"):
         CalibratedModel(gp, OnlineConformal(0.2))
 
 
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 def test_a_contextual_model_observes():
-    """Its kernel keeps matrices of the shape that its last inputs had."""
+    """Its kernel stores matrices in the shape of the last inputs."""
     X, Y, _ = make_data()
     gp = LCEAGP(X, Y, None, {"1": [0], "2": [1]})
     model = CalibratedModel.from_history(gp, OnlineConformal(0.2))

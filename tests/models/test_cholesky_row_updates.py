@@ -29,7 +29,7 @@ def covariance(gp: Any) -> Tensor:
 
 @settings
 def test_factor_and_weights(setting):
-    """After one and after several updates they are those of the whole covariance matrix."""
+    """After one and after several updates they agree with the whole covariance matrix."""
     gp = setting.gp()
     for num, seed in ((1, 8), (4, 9), (20, 10)):
         X = setting.pending(num, seed)
@@ -47,7 +47,7 @@ def test_factor_and_weights(setting):
 
 
 def test_single_precision():
-    """Rounding errors are of the size that they have in a model built anew."""
+    """Rounding errors are as large as in a new model."""
     setting = Setting(num=60, noise=1e-3)
     X, X_new = setting.pending(10), setting.points(30, seed=21)
     Y = torch.full((10, 1), -2.5, **DOUBLE)

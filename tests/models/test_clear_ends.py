@@ -1,4 +1,4 @@
-"""What a calibrated model cannot do ends in an error that names the remedy."""
+"""Requests that a calibrated model cannot serve raise errors that name the remedy."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ GIVEN, LEARNED = 0.01, 0.2
 
 
 class Recorded(GaussianLaw):
-    """It keeps the residuals that it is given."""
+    """Records the residuals that it learns."""
 
     def update(self, X: Tensor, z: Tensor) -> Any:
         self.seen = z
@@ -104,7 +104,7 @@ def test_noise_that_is_given_and_learned(given: float | None, transform: Callabl
             posterior.variance.view(1), scale**2 * variance, rtol=1e-6, atol=0.0
         )
         conditioned.train().eval()
-    # A second time, from what was conditioned
+    # Again, from the conditioned model
     model.observe(T, torch.zeros(1, 1, **DOUBLE))
     refit = CalibratedModel(conditioned.train().eval(), GaussianLaw())
     refit.observe(T, torch.zeros(1, 1, **DOUBLE))
@@ -134,7 +134,7 @@ def test_fantasies_and_pending_points_have_given_and_learned_noise() -> None:
 
 @pytest.mark.parametrize("transform", [lambda: None, lambda: Chain(s=Standardize(1))])
 def test_stated_noise_is_not_doubled(transform: Callable[[], Any]) -> None:
-    """BoTorch's own posterior of an observation holds twice the noise."""
+    """BoTorch's posterior of an observation has twice the noise."""
     gp: Any = noisy_gp(transform())
     X, Y, _ = make_data(20)
     squared = 1.0 if transform() is None else Y.var()
@@ -152,7 +152,7 @@ def test_stated_noise_is_not_doubled(transform: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("by", ["inputs", "values"])
 def test_gradients_by_inputs_or_values_alone(by: str) -> None:
-    """Those of predictions given observations, by differences."""
+    """Gradients of predictions given observations, against differences."""
     model = CalibratedModel(make_gp(), GaussianLaw())
     X, Y = torch.tensor([[[0.2, 0.3], [0.7, 0.6]], [[0.5, 0.5], [-0.4, 0.1]]], **DOUBLE)
     Y = Y[:, :1]
@@ -196,7 +196,7 @@ def test_a_model_without_training_data_is_calibrated_online() -> None:
 
 
 class ConditionedSum(Sum):
-    """It conditions what it is a sum of."""
+    """A sum that conditions its summands."""
 
     def condition_on_observations(  # type: ignore[override]
         self, X: Tensor, Y: Tensor, **kwargs: Any
@@ -323,7 +323,7 @@ def test_one_to_many_transforms_observe_as_in_training(transform: Callable[[], A
         torch.testing.assert_close(got.posterior(T).mean, expected.mean)
         torch.testing.assert_close(got.posterior(T).variance, expected.variance)
     calibrated = CalibratedModel(full, GaussianLaw())
-    pending = LogCalibratedExpectedImprovement  # takes single points only, which it says
+    pending = LogCalibratedExpectedImprovement  # it takes single points only, as the error explains
     if width == 2:
         with pytest.raises(UnsupportedError, match="one value for each point"):
             pending(calibrated, 0.0, X_pending=X[:2] + 0.01)(T[:, :1])

@@ -1,4 +1,4 @@
-"""`CensoredDelayModel` against dense algebra, models built anew, and its base model."""
+"""`CensoredDelayModel` against dense algebra, new models, and its base model."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_steps_and_order(setting, imputation):
     [("censor", False), ("censor", True), ("hallucinate", True), ("none", False)],
 )
 def test_resolution(setting, imputation, with_yvar):
-    """Rows that arrive count as observed: as in a model built anew, and as in dense algebra."""
+    """Rows that arrive count as observed: as in a new model, and as in dense algebra."""
     X_pending, X = setting.pending(6), grid(setting)
     rows = [4, 3]  # row 4 is a copy of rows 0 and 1, which stay
     arrived, Y = X_pending[rows], setting.values(X_pending[rows]) + setting.units()[-1]
@@ -217,7 +217,7 @@ def test_resolution(setting, imputation, with_yvar):
 
 
 def test_values_with_noise_in_training_mode():
-    """As after `load_state_dict`: the outcome transform is not learned anew from the values."""
+    """After `load_state_dict`, too, the outcome transform does not learn from the values."""
     setting = Setting(fixed_noise=True, transforms=True)
     x, X = setting.points(3, seed=20), grid(setting)
     y = setting.values(x) + 3.0
@@ -276,7 +276,7 @@ def test_the_base_model_is_left_alone(setting):
     ("how", "imputation"), [("through the wrapper", "censor"), ("behind its back", "hallucinate")]
 )
 def test_refitted_base(how, imputation):
-    """What was conditioned before is forgotten when the base model is trained."""
+    """The cached conditioned process is renewed when the base model is trained."""
     setting = Setting(transforms=True)
     model, X = setting.model(5, imputation), grid(setting)
     before = model.posterior(X).mean
@@ -315,7 +315,7 @@ def test_state_with_another_number_of_points(setting, imputation, source_num, ta
         for parameter in source.model.parameters():
             parameter.add_(0.3)
     X = grid(setting)
-    source.train()  # drops what was computed before
+    source.train()  # drops caches
     before = target.posterior(X).mean
     if nested:  # as a part of another module, where torch does not call `load_state_dict`
         torch.nn.ModuleList([target]).load_state_dict(torch.nn.ModuleList([source]).state_dict())
@@ -370,7 +370,7 @@ def test_multi_task_base():
     assert torch.equal(resolved.X_pending, full[1:])
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 GOOD = torch.full((2, 2), 0.5, **DOUBLE)
@@ -478,7 +478,8 @@ def test_nonlinear_outcome_transform():
     X, Y, _ = Setting().data()
     gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
     with pytest.raises(
-        InputDataError, match="`censor_value` holds 0, which the outcome transform Log"
+        InputDataError,
+        match="`censor_value` has the value 0, outside the domain of the outcome transform Log",
     ):
         CensoredDelayModel(gp, GOOD, 0.0)
     with pytest.raises(UnsupportedError, match="hallucinate.*TransformedPosterior"):

@@ -1,4 +1,4 @@
-"""`CensoredDelayModel` and `CalibratedModel` in both orders: equal, and taught by data alone."""
+"""`CensoredDelayModel` and `CalibratedModel` in both orders: equal, and learning from data only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compose(
     num_pending: int = 5,
     denoise: bool = True,
 ) -> Any:
-    """A calibrated model that knows pending points."""
+    """A calibrated model with pending points."""
     calibrator = far_from_gaussian() if calibrator is None else calibrator
     calibrator = calibrator.to(setting.dtype)
     pending = setting.pending(num_pending).to(setting.dtype)
@@ -114,7 +114,7 @@ def test_both_orders_are_the_calibrated_conditioned_gp(setting, imputation, orde
 
 @settings
 def test_hallucination_keeps_the_mean_of_the_process(setting):
-    """Also where the calibrated mean is another one: it would shift by itself otherwise."""
+    """Even if the calibrated mean differs: imputing it would shift it again."""
     calibrator = QuantileRecalibrator([0.1, 0.5, 0.9], step_size=0.3)
     z = torch.linspace(-0.2, 2.0, 20, **DOUBLE)
     calibrator.update(torch.zeros(20, 2, **DOUBLE), z)
@@ -127,7 +127,7 @@ def test_hallucination_keeps_the_mean_of_the_process(setting):
     assert_close(model.Y_imputed, gp.posterior(model.X_pending).mean.detach())
 
 
-# ------------------------------------------------------------------ calibration sees data alone
+# ------------------------------------------------------------------ calibrators learn from data
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_hallucination_keeps_the_mean_of_the_process(setting):
 )
 @orders
 def test_history(setting, imputation, order, residuals):
-    """Replaying takes the observed data, whatever is pending and however it is imputed."""
+    """The observed data are replayed, with any pending points and any imputation."""
     template = LocalizedConformal(**TEMPLATE)
     alone = CalibratedModel.from_history(setting.gp(), template, 4, residuals=residuals)
     if order == "inside":
@@ -176,7 +176,7 @@ def test_observation(setting, imputation, train_mode):
     assert_close(
         thresholds(calibrator, setting), thresholds(calibrators[1], setting), rtol=0, atol=1e-12
     )
-    # Row 4 is a copy of rows 0 and 1, of which one is left beside it.
+    # Rows 0, 1 and 4 are equal, and an observation of row 4 removes the first of them.
     assert torch.equal(model.X_pending, pending[[1, 4]])
     assert model.train_targets.shape == alone.train_targets.shape == (setting.num + 3,)
     X = grid(setting)
@@ -196,7 +196,7 @@ def test_observation_without_conditioning(setting):
 
 
 def test_warning_of_a_calibrator_that_has_seen_little():
-    """It comes through, once, though the conditioned model is another one."""
+    """It is shown once, although the conditioned model is another object."""
     model = compose(PLAIN, OnlineConformal(0.2))
     with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
         model.posterior(grid(PLAIN))
@@ -266,7 +266,7 @@ def test_states_and_copies(setting):
 
 
 def test_another_model_brings_its_pending_points_and_its_calibrator() -> None:
-    """With their settings; what it lacks stays as it was."""
+    """With their settings; slots that the other model lacks do not change."""
     calibrated, delayed = CalibratedModel(PLAIN.gp(), far_from_gaussian()), PLAIN.model(5)
     expected = CalibratedModel(delayed, calibrated.calibrator).posterior(grid(PLAIN))
     for model in (calibrated.with_model(delayed), delayed.with_model(calibrated)):

@@ -116,7 +116,7 @@ def test_observations_resolve_pending_points() -> None:
 
 
 def test_calibration_of_an_ensemble_with_pending_points() -> None:
-    """A calibrator sees observed data alone, and scales what members with pending points say."""
+    """The calibrator learns from observed data, and scales predictions given pending points."""
     calibrator = QuantileRecalibrator([0.1, 0.5, 0.9])
     calibrated = CalibratedModel.from_history(ensemble(), calibrator, denoise=False)
     model = CensoredDelayModel(calibrated, PENDING, LEAST)

@@ -1,4 +1,4 @@
-"""Models of what a ledger holds, against models that are built by hand."""
+"""Models of a ledger, against models that are built by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.models.delayed_cases import Setting
 SETTING = Setting(transforms=True)
 QUERIES = SETTING.points(14, seed=3)
 VALUES = SETTING.values(QUERIES)
-# Trials by what becomes of them; the others have arrived, in this order.
+# Trials by their final state; the others have arrived, in this order.
 PENDING, EXPIRED, FAILED = [9, 12], [2], [5]
 ARRIVAL = [4, 0, 1, 3, 7, 6, 13, 8, 11, 10]
 CENSOR = 10.0
@@ -83,7 +83,7 @@ def test_observed_hyperparameters(imputation):
 
 
 def test_censored_hyperparameters():
-    """As in the paper: the posterior is that of the model fitted to the censored data."""
+    """As in the paper, the posterior is as of a model fitted to the censored data."""
     rows = [row for row in range(14) if row not in FAILED]
     X, Y = QUERIES[rows], VALUES[rows].clone()
     for trial in PENDING + EXPIRED:
@@ -92,7 +92,7 @@ def test_censored_hyperparameters():
     model = CensoredDelayModel.from_ledger(make_ledger(), fit, hyperparameters="censored")
     assert_same(model, fitted)
     assert fitted.train_targets.shape == (13,)
-    # What is censored is pending, though, and what is observed is by itself, in order of arrival.
+    # Censored queries are pending, and observed values are in order of arrival.
     assert torch.equal(model.X_pending, QUERIES[sorted(PENDING + EXPIRED)])
     assert_close(
         model.posterior(grid(), observation_noise=True).variance,
@@ -117,7 +117,7 @@ def test_censored_hyperparameters():
 
 @pytest.mark.filterwarnings("ignore:Data .* is not")
 def test_censored_hyperparameters_with_given_noise():
-    """Rows keep their own noise; that of a censored value is the mean of the observed."""
+    """Observed rows have the given noise; censored values have its mean."""
     model = CensoredDelayModel.from_ledger(
         make_ledger(), fit_given_noise, hyperparameters="censored"
     )
@@ -131,14 +131,14 @@ def test_censored_hyperparameters_with_given_noise():
 
 @kinds
 def test_past_times(hyperparameters):
-    """As of an earlier time, the ledger's later entries play no part."""
+    """At an earlier time, later entries of the ledger do not matter."""
     ledger = FeedbackLedger(2, CENSOR)
     for trial, x in enumerate(QUERIES):
         ledger.submit(x)
         if trial >= 2:
             ledger.observe(trial - 2, VALUES[trial - 2])
     model = CensoredDelayModel.from_ledger(ledger, fit, "censor", hyperparameters, now=9)
-    # At time 9 there are queries 0 to 8; value s came with query s + 2, which makes it s + 3.
+    # At time 9 there are queries 0 to 8; value s arrived with query s + 2, so at time s + 3.
     assert torch.equal(model.X_pending, QUERIES[7:9])
     assert model.train_targets.shape == (7,)
     reference = FeedbackLedger(2, CENSOR)
@@ -152,7 +152,7 @@ def test_past_times(hyperparameters):
 @kinds
 @pytest.mark.parametrize("order", ["inside", "outside"])
 def test_calibration_sees_observed_values_only(hyperparameters, order):
-    """Counts and thresholds are those of the observed data under the same hyperparameters."""
+    """Counts and thresholds are as for the observed data, with the same hyperparameters."""
     template = LocalizedConformal(0.3, lengthscale=0.4, step_size=0.1)
     ledger = make_ledger()
     model = CensoredDelayModel.from_ledger(ledger, fit, "censor", hyperparameters)
@@ -185,7 +185,7 @@ def test_few_values(hyperparameters):
     for trial in range(5):
         ledger.submit(QUERIES[trial])
     ledger.observe(0, VALUES[0])
-    with pytest.raises(InputDataError, match="`ledger` holds 1 observed.*at least 2"):
+    with pytest.raises(InputDataError, match="`ledger` has 1 observed.*at least 2"):
         CensoredDelayModel.from_ledger(ledger, fit, hyperparameters=hyperparameters)
 
 
@@ -203,7 +203,7 @@ def two_outputs(X: Tensor, Y: Tensor) -> Model:
 
 BAD_FITS: list[tuple[Any, type[Exception], str]] = [
     (lambda X, Y: None, InputDataError, "`fit` must return a fitted.*NoneType"),
-    (backwards, InputDataError, "in order"),
+    (backwards, InputDataError, "in their order"),
     (variational, UnsupportedError, "exact Gaussian process"),
     (two_outputs, UnsupportedError, "exact Gaussian process with one output"),
     (

@@ -49,7 +49,7 @@ def only_queries(setting: Setting, X: Any, Y: Any, arrived: Any) -> CensoredDela
 
 
 def test_theorem_1_in_expectation():
-    """Averaged over which of the values arrive, the rescaled mean is that of all values.
+    """Averaged over the values that arrive, the rescaled mean equals the mean given all values.
 
     The mean is linear in ``y 1{d <= m}``, whose expectation is ``rho y``: exact, by enumeration.
     """
@@ -133,7 +133,7 @@ def test_choice_of_bounds_stays_and_that_of_improvement_does_not():
 def test_errors():
     setting = Setting()
     for model in (setting.model(imputation="hallucinate"), CensoredDelayModel(setting.gp())):
-        with pytest.raises(UnsupportedError, match="is to be rescaled"):
+        with pytest.raises(UnsupportedError, match="can be rescaled"):
             model.rescaling(0.5)
     X, Y, _ = setting.data()
     gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())

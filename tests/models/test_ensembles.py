@@ -121,7 +121,7 @@ def test_monte_carlo_averages_over_members(template):
 
 @kinds
 def test_observe(kind):
-    """Scores are those under the mixture of the members' predictions; conditioning is BoTorch's."""
+    """Scores are under the mixture of the members' predictions; conditioning is BoTorch's."""
     model, calibrator = make_ensemble(kind), OnlineConformal(0.2)
     calibrated = CalibratedModel(model, calibrator)
     X, Y = points_of(kind, 3), torch.tensor([[25.0], [31.0], [38.0]]).double()
@@ -130,7 +130,7 @@ def test_observe(kind):
     below, above = (torch.special.ndtr(side).mean(dim=-3).flatten() for side in (t, -t))
     expected = torch.where(below < above, torch.special.ndtri(below), -torch.special.ndtri(above))
     _, z = scores_of_observations(model, with_task_feature(model, X), Y)
-    if kind != "multi-task":  # BoTorch's own says how much noise there is
+    if kind != "multi-task":  # BoTorch's model has a noise attribute
         assert_close(z, expected, rtol=1e-5, atol=1e-6)
     for _ in range(2):
         calibrated.observe(X, Y)

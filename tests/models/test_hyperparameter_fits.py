@@ -92,14 +92,14 @@ def test_each_start_is_searched_from_on_its_own() -> None:
     best, num = fitted(together, **LOGARITHMS)
     assert best == pytest.approx(max(values), abs=1e-9)
     assert num == max(evaluations) < sum(evaluations)
-    # All of them are the best one.
+    # All models have the best hyperparameters.
     torch.testing.assert_close(likelihood(together), torch.full((3,), best, dtype=torch.double))
 
 
 def test_the_better_one_of_two_maxima() -> None:
-    """Where a search takes noise for signal, or all for noise, another one finds more."""
+    """If one search takes noise for signal, or signal for noise, a second search finds more."""
     found = []
-    for seed in (0, 3):  # one with a better maximum than BoTorch finds, one than our own search
+    for seed in (0, 3):  # a better maximum than BoTorch's, and than a single search's
         X, Y = data(20, 0.3, seed)
         twice = 20 * likelihood(fit_single_task_gp(X, Y)).item()
         once = 20 * fitted(standardized(X, Y), **LOGARITHMS)[0]
@@ -156,7 +156,7 @@ def test_a_start_that_fails_leaves_the_other(
 
     def fails(inputs: Tensor) -> Any:
         nonlocal refused
-        # The search begins with the noise of the start, and goes no further if that fails.
+        # The search begins with the noise of the start, and ends if that fails.
         if (gp.likelihood.noise / noises[failing] - 1.0).abs().min() > 1e-12:
             return forward(inputs)
         refused += 1

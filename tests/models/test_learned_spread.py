@@ -278,5 +278,5 @@ def test_a_change_in_place_is_felt_and_a_fit_keeps_the_proportions() -> None:
     ratios = spread.likelihood.variances(X_NEW) / noise
     assert_close(ratios, ratios[:1].expand_as(ratios))
     assert abs(ratios[0] - 1.0) > 1e-3
-    with pytest.raises(UnsupportedError, match="learn the noise anew"):
+    with pytest.raises(UnsupportedError, match="learn the noise again"):
         spread.likelihood(spread.posterior(X_NEW).distribution)

@@ -1,4 +1,4 @@
-"""The engine of single points states what ``posterior`` does, and notices when a model changes."""
+"""Moments by the cached factor agree with ``posterior``, also after changes of the model."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def stratified() -> SingleTaskGP:
     X, Y, _ = data()
     X[:, 2] = (2 * X[:, 2]).floor()
     transform = StratifiedStandardize(2, torch.tensor([0.0, 1.0], **DOUBLE))
-    with warnings.catch_warnings():  # each stratum is, all of them together are not
+    with warnings.catch_warnings():  # each stratum is standardized, the whole is not
         warnings.filterwarnings("ignore", "Data .outcome observations. is not standardized")
         return SingleTaskGP(X, Y + X[:, 2:], outcome_transform=transform)
 
@@ -155,7 +155,7 @@ def served_posterior(model: Any, X: Tensor) -> Any:
 
 
 def assert_same(model: Any, reference: Any, X: Tensor) -> None:
-    """The engine's moments and their gradient, and those of another model's ``posterior``."""
+    """Compare moments by the factor, and their gradients, with another model's ``posterior``."""
     own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
     served = served_posterior(model, own_X)
     assert served is not None
@@ -201,7 +201,7 @@ def test_served_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...
 
 @pytest.mark.parametrize("name", ["default", "Matern", "tasks"])
 def test_many_points_some_of_them_equal(name: str) -> None:
-    # From 26 points on distances come from a matrix product, which is inexact where they are small
+    # From 26 points on, distances are computed by a matrix product, with errors at small distances.
     model = MODELS[name]()
     X = points(model, 30).squeeze(-2)
     X[20] = X[3]
@@ -351,7 +351,7 @@ def test_changes_of_data_and_hyperparameters_are_noticed(change: Callable[[Any],
     assert before is not None and after is not None
     assert not torch.allclose(before.mean, after.mean)
     fresh = deepcopy(model)
-    fresh.train()  # which drops what GPyTorch keeps
+    fresh.train()  # drops GPyTorch's caches
     assert_same(model, fresh.eval(), X)
 
 
@@ -435,7 +435,7 @@ def test_rows_beside_a_baseline_are_those_of_served_posteriors(
     rows = torch.cat([served.with_baseline, served.covariance], dim=-1)
     maps: list[Any] = [outcome_map_of(model, at) for at in (every[:4], new)]
     units = [each.scaled(torch.ones(1, 1, **DOUBLE)) for each in maps]
-    if name == "strata":  # of which each has a unit of its own
+    if name == "strata":  # each stratum has its unit
         units = [units[1], torch.cat([units[0].expand(*shape[:-1], -1, 1), units[1]], dim=-2)]
     rows = rows * units[0] * units[1].mT
     own = rows_and_gradient(served.mean, rows, own_X)
@@ -450,7 +450,7 @@ def test_a_baseline_is_explained_once_and_again_after_changes() -> None:
     baseline, X = points(model, 6).squeeze(-2), points(model, 3)
 
     def explained(baseline: Tensor) -> Tensor:
-        """What the engine knows of the baseline, after a comparison of posteriors."""
+        """The cached part of the baseline, after a comparison of posteriors."""
         posterior: Any = predict(model, X, baseline=baseline)
         joint = model.posterior(torch.cat([baseline.expand(3, -1, -1), X], dim=-2))
         expected = joint.distribution.covariance_matrix[..., -1:, :]
@@ -490,7 +490,7 @@ def test_a_conditioned_model_has_the_factor_that_conditioning_extended() -> None
     with torch.no_grad():
         conditioned: Any = conditioned_on(model, X[:3, 0], X[:3, 0, :1])
         further: Any = conditioned_on(conditioned, X[3:, 0], X[3:, 0, :1])
-    fresh = [deepcopy(each) for each in (conditioned, further)]  # copies are factorised anew
+    fresh = [deepcopy(each) for each in (conditioned, further)]  # copies have no cached factor
     for each, copy in zip((conditioned, further), fresh, strict=True):
         assert_same(each, copy, X)
 
@@ -509,7 +509,7 @@ def test_conditioning_after_an_in_place_change() -> None:
 
 
 def test_kernels_that_are_evaluated_at_once_come_from_posterior() -> None:
-    """Also once a factor is known: the setting is global, and other threads switch it."""
+    """Even with a cached factor: the setting is global, and other threads switch it."""
     model = make_gp()
     X = points(model, 4)
     before = served_posterior(model, X)

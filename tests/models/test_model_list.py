@@ -1,4 +1,4 @@
-"""`CalibratedModelList`: each outcome as alone, all of them as a ``ModelListGP``."""
+"""`CalibratedModelList`: each outcome as a single model, all outcomes as a ``ModelListGP``."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TestMixedContract(ModelContract):
         return CalibratedModelList(make_model(dtype), make_gp(dtype=dtype, sign=-1.0), third)
 
 
-# ------------------------------------------------------------------ where it comes from
+# ------------------------------------------------------------------ sources
 
 
 def batch_of_outcomes() -> SingleTaskGP:
@@ -106,7 +106,7 @@ SOURCES: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_from_history(kind: str) -> None:
-    """Each outcome is calibrated as if it were alone, and the calibrator is not changed."""
+    """Each outcome is calibrated independently, and the calibrator does not change."""
     source, calibrator = SOURCES[kind](), QuantileRecalibrator()
     model = CalibratedModelList.from_history(source, calibrator, num_initial=2, excess="objective")
     assert calibrator.num_updates == 0 and model.num_outputs == 2
@@ -192,7 +192,7 @@ def test_outcomes_and_noise_are_each_ones_own() -> None:
 
 
 def test_weighted_sums() -> None:
-    """One weight alone is an outcome; of several the error names what to use."""
+    """A single nonzero weight selects an outcome; for several the error names the remedy."""
     model = corrected()
     sole = ScalarizedPosteriorTransform(torch.tensor([0.0, 2.0], **DOUBLE), offset=1.0)
     posterior: Any = model.posterior(T, posterior_transform=sole)
@@ -240,7 +240,7 @@ def test_a_known_outcome() -> None:
     before = model.models[0].posterior(T).mean
     model.observe(NEW_X, NEW_Y)
     assert not torch.equal(model.models[0].posterior(T).mean, before)
-    with pytest.raises(UnsupportedError, match="which a GenericDeterministicModel cannot"):
+    with pytest.raises(UnsupportedError, match="and a GenericDeterministicModel cannot"):
         model.fantasize(NEW_X, SobolQMCNormalSampler(Size([4])))
 
 
@@ -303,7 +303,7 @@ def test_fantasies_of_outcomes_are_independent() -> None:
 
 
 def test_outcomes_evaluated_at_different_points() -> None:
-    """As ``qHypervolumeKnowledgeGradient`` asks, with a sampler for each."""
+    """As in ``qHypervolumeKnowledgeGradient``, with a sampler for each outcome."""
     samplers = ListSampler(*(SobolQMCNormalSampler(Size([4]), seed=i) for i in range(2)))
     mask = torch.tensor([[True, False], [True, True]])
     fantasies = corrected().fantasize(NEW_X, samplers, evaluation_mask=mask)
@@ -315,7 +315,7 @@ def test_outcomes_evaluated_at_different_points() -> None:
 
 @pytest.mark.parametrize("fixed_noise", [False, True])
 def test_observe(fixed_noise: bool) -> None:
-    """As if each model observed its own; a plain one is conditioned."""
+    """As if each model observed its outcome; a model without a calibrator is conditioned."""
 
     def models() -> list[Any]:
         first, second, third = (make_gp(fixed_noise=fixed_noise, sign=s) for s in (1.0, -1.0, 1.0))
@@ -345,7 +345,10 @@ def test_an_outcome_outside_a_domain_changes_no_model() -> None:
     positive = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
     models = CalibratedModelList(CalibratedModel(make_gp(), far_from_gaussian()), positive)
     seen = models.models[0].calibrator.num_updates
-    with pytest.raises(InputDataError, match="`Y` holds -1, which the outcome transform Log"):
+    with pytest.raises(
+        InputDataError,
+        match="`Y` has the value -1, outside the domain of the outcome transform Log",
+    ):
         models.observe(NEW_X, NEW_Y)
     assert models.models[0].calibrator.num_updates == seen
     assert models.models[0].train_inputs[0].shape == X.shape
@@ -376,7 +379,7 @@ def test_what_cannot_be_observed_changes_no_model() -> None:
     assert [own.calibrator.num_updates for own in model.models] == [30, 30]
 
 
-# ------------------------------------------------------------------ what BoTorch reads
+# ------------------------------------------------------------------ attributes for BoTorch
 
 
 def test_entropy_search_of_several_objectives_takes_the_processes() -> None:

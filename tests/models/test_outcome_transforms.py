@@ -1,4 +1,4 @@
-"""Models of transformed outcomes: that of the targets, mapped; domains, chains, refusals."""
+"""Models of transformed outcomes against mapped models of the targets; domains, chains, errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Own(OutcomeTransform):
-    """A user's own, by its forward function and the inverse of that."""
+    """A user's transform, given by its forward function and the inverse."""
 
     def __init__(
         self, forward: Callable[[Tensor], Tensor], inverse: Callable[[Tensor], Tensor]
@@ -56,9 +56,9 @@ class Own(OutcomeTransform):
 
 
 class Case(NamedTuple):
-    """A transform, outcomes that it takes, made of standard ones, their targets, and the inverse.
+    """A transform, a map from standard numbers to its domain, the forward map, and the inverse.
 
-    Beyond the domain of a power, the inverse is constant, or that of an odd function.
+    Beyond the domain of a power, the inverse is constant, or the inverse of an odd function.
     """
 
     transform: Callable[[], OutcomeTransform]
@@ -177,7 +177,7 @@ def test_several_tasks_each_in_its_own_units() -> None:
     gp = MultiTaskGP(inputs, outcomes, 2, output_tasks=[1], outcome_transform=chain).eval()
     model = CalibratedModel.from_history(gp, OnlineConformal(0.2))
     new = uniform(4, 1, 2)
-    # BoTorch's own chain needs the column of the task, which it lets be left out elsewhere.
+    # BoTorch's chain needs the task column, which may be omitted elsewhere.
     with_task = torch.cat([new, torch.ones(4, 1, 1, dtype=torch.double)], dim=-1)
     plain = gp.posterior(with_task, observation_noise=True)
     samples = model.posterior(new).rsample(Size([4]))
@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[Callable[[], SingleTaskGP], str]] = {
     ),
     "not defined beyond the data": (
         lambda: own(torch.sqrt, lambda t: t.abs() ** 2),
-        r"does not increase.*\(constant, say, beyond its domain\)",
+        r"does not increase.*\(for example constant outside its domain\)",
     ),
 }
 
@@ -296,16 +296,20 @@ def test_observations_outside_the_domain(name: str, value: float) -> None:
         CalibratedModelList(gp).observe,
         CensoredDelayModel(gp).observe,
     ):
-        with pytest.raises(InputDataError, match=f"`Y` holds {value:g}, which .*does not take"):
+        with pytest.raises(
+            InputDataError, match=f"`Y` has the value {value:g}, outside the domain"
+        ):
             call(X, Y)
     assert model.calibrator.num_updates == seen and model.model is gp
     for base in (gp, model):
-        with pytest.raises(InputDataError, match=f"`censor_value` holds {value:g}.*does not take"):
+        with pytest.raises(
+            InputDataError, match=f"`censor_value` has the value {value:g}, outside"
+        ):
             CensoredDelayModel(base, X, value)
 
 
 def test_probabilities_of_the_ends_of_a_clamp() -> None:
-    """An inverse that is constant beyond its domain gives its ends probabilities of their own."""
+    """An inverse that is constant beyond its domain gives both ends positive probability."""
     gp = own(lambda Y: Y.clamp(3.0, 5.0), lambda t: t.clamp(3.0, 5.0))
     posterior = CalibratedModel(gp, far_from_gaussian()).posterior(uniform(4, 1, 2))
     with torch.no_grad():
@@ -357,7 +361,7 @@ def test_improvement_beside_a_kink(name: str) -> None:
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_report(held_out: bool) -> None:
-    """Probabilities are those of the targets, widths those between mapped quantiles."""
+    """Probabilities are as for the targets, and widths are between mapped quantiles."""
     gp, inner = pair("chain")
     X, Y = uniform(15, 2, seed=6), CASES["chain"].outcome(2 * uniform(15, 1, seed=7) - 1)
     targets = gp.outcome_transform(Y)[0]

@@ -41,7 +41,7 @@ from tests.gps import (
 )
 from tests.random_numbers import uniform
 
-# Outcomes stay in the units in which the hyperparameters are known.
+# Outcomes are not standardized, since the hyperparameters are given in their units.
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 
 N = 12
@@ -100,7 +100,7 @@ def test_the_two_ends_are_botorchs_models(known: bool) -> None:
     for learned, other in zip(own.parameters(), botorchs.parameters(), strict=True):
         other.data.copy_(learned)
     botorchs.eval()
-    # Rounding errors of eps come out times the condition number of what is factored.
+    # Rounding errors are eps times the condition number of the factorised matrix.
     with torch.no_grad():
         K = botorchs.covar_module(botorchs.train_inputs[0]).to_dense()
         K = K + botorchs.likelihood.noise.expand(len(X)).diag_embed()
@@ -175,7 +175,7 @@ def test_conditioning(noise: Tensor | None) -> None:
     with torch.no_grad():
         later: Any = conditioned_on(gp, MORE, VALUES, **given_noise(gp, MORE, VALUES, noise))
     check_against_dense(later, *data, variances)
-    # What is not known goes on to follow what is learned.
+    # Unknown variances still follow the learned variance.
     later.likelihood.noise_covar.unknown.noise = 1.0
     known = later.likelihood.noise_covar.noise
     mean, variance = dense_posterior(
@@ -211,7 +211,7 @@ def test_observing_with_and_without_a_known_error() -> None:
     check_against_dense(model.model, *data, torch.cat([n, added]))
 
 
-# ------------------------------------------------------------ what stands around a model
+# ------------------------------------------------------------ wrappers
 
 
 # ------------------------------------------------------------ states, shapes, precision
@@ -289,7 +289,7 @@ def test_noise_that_is_not_known_where_none_is_learned() -> None:
     X, Y, Yvar = make_data()
     gp = PartlyKnownNoiseGP(X, Y, Yvar).eval()
     gp.posterior(X_NEW)
-    with pytest.raises(InputDataError, match="`noise` must be known"):
+    with pytest.raises(InputDataError, match="`noise` must not be NaN"):
         gp.condition_on_observations(MORE, VALUES, noise=NOISES)
 
 
@@ -315,7 +315,7 @@ def test_wrong_variances(wrong: float, others_known: bool) -> None:
     with pytest.raises(InputDataError, match="`train_Yvar` must hold variances"):
         PartlyKnownNoiseGP(X, Y, Yvar)
     model = CalibratedModel(make_partly_known(), NoCalibration())
-    with pytest.raises(InputDataError, match="or NaN where it is not known"):
+    with pytest.raises(InputDataError, match="or NaN if unknown"):
         model.observe(MORE, VALUES, torch.full((3, 1), wrong, **DOUBLE))
 
 

@@ -1,4 +1,4 @@
-"""Processes: the units of their targets, and what they state themselves."""
+"""Processes: the units of their targets, and their predictions."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ AFFINE: dict[str, tuple[Callable[[], OutcomeTransform | None], bool]] = {
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 @pytest.mark.parametrize("name", AFFINE)
 def test_the_unit_of_each_target(name: str) -> None:
-    """By how much the outcome changes with a target, however far from zero the outcome lies."""
+    """The change of the outcome per unit of the target, even for outcomes far from zero."""
     build, has_one = AFFINE[name]
     inputs = torch.cat([X[:, :1], torch.tensor([[0.0, 1.0]] * 3, dtype=torch.double).view(6, 1)], 1)
     outcomes = 1e6 + torch.where(inputs[:, 1:] > 0, 30.0, 2.0) * Y
@@ -66,7 +66,7 @@ def test_the_unit_of_each_target(name: str) -> None:
     for model in (gp.train(), gp.eval()):
         torch.testing.assert_close(raw_train_targets(model), outcomes)
         units = unit_of_targets(model).expand(6, 1).squeeze(-1)
-        # Differences of targets, of the same stratum, and of what they stand for
+        # Differences of targets in the same stratum, and the differences of outcomes
         for first, second in ((0, 2), (1, 5)):
             targets = model.train_targets[first] - model.train_targets[second]
             torch.testing.assert_close(units[first], units[second])
@@ -78,7 +78,7 @@ def test_the_unit_of_each_target(name: str) -> None:
 
 
 def test_a_nonlinear_transform_has_no_unit() -> None:
-    with pytest.raises(UnsupportedError, match="Log leaves no Gaussian"):
+    with pytest.raises(UnsupportedError, match="Log, predictions are not Gaussian"):
         unit_of_targets(make_gp(Y.exp(), outcome_transform=Log()))
 
 
@@ -89,7 +89,7 @@ def test_a_plain_process_states_its_own_posterior(dtype):
     at = torch.rand(3, 1, 2, dtype=dtype, generator=torch.Generator().manual_seed(1))
     for model in (gp, CensoredDelayModel(gp)):
         posterior, (mean, deviation) = predict(model, at), mean_and_deviation(model, at)
-        assert deviation.max() < 2e-7  # not what GPyTorch states at the least, in any units
+        assert deviation.max() < 2e-7  # not GPyTorch's least variance, in any units
         torch.testing.assert_close(posterior.mean, mean)
         torch.testing.assert_close(posterior.variance, deviation.square())
         normal = torch.distributions.Normal(mean.double(), deviation.double())

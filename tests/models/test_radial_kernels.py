@@ -29,7 +29,8 @@ def make(name: str) -> Kernel:
     return kernel.double()
 
 
-# GPyTorch's distances of many points are products; where inputs lie is not to cost digits
+# GPyTorch computes distances of many points by products; the position of inputs must not cost
+# digits.
 @kernels
 @pytest.mark.parametrize(("num", "far"), [(4, 0.0), (40, 1e3)])
 def test_against_gpytorch(name, num, far):

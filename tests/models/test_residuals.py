@@ -19,10 +19,10 @@ N = 12
 
 
 def conditioned_residual(gp: Any, index: int, kept: list[int]) -> float:
-    """Standardised residual of one observation, predicted by BoTorch from the kept ones.
+    """Standardised residual of an observation, predicted by BoTorch from the ``kept`` observations.
 
-    Hyperparameters and the state of the transforms are those of the full model; the
-    residual is formed in the raw outcome space.
+    Hyperparameters and transforms come from the full model; the residual is formed in the raw
+    outcome space.
     """
     part = copy.deepcopy(gp)
     part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)
@@ -113,7 +113,7 @@ def test_other_exact_gps():
 
 
 def outlier_robust(X: torch.Tensor, y: torch.Tensor, outliers: list[int], share: float) -> Any:
-    """An outlier-robust GP whose outliers have a ``share`` of their total variance as own noise."""
+    """An outlier-robust GP; a ``share`` of the variance of outliers is their additional noise."""
     robust: Any = RobustRelevancePursuitSingleTaskGP(X, y, outcome_transform=None)
     noise = robust.likelihood.noise_covar
     noise.expand_support(outliers)
@@ -155,10 +155,10 @@ def unsupported_models() -> dict[str, torch.nn.Module]:
     gp = make_gp()
     X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
     return {
-        "no exact GP.*CalibratedModel.observe.*held-out": SingleTaskVariationalGP(
+        "not an exact GP.*CalibratedModel.observe.*held-out": SingleTaskVariationalGP(
             X, Y, inducing_points=4
         ),
-        "several outputs: take a model of one": SingleTaskGP(
+        "several outputs: use a model of one": SingleTaskGP(
             X, torch.cat([Y, -Y], dim=-1), outcome_transform=None
         ),
         "a batch of models: fit a single": SingleTaskGP(

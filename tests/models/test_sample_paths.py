@@ -107,7 +107,7 @@ def test_paths_are_functions_of_x() -> None:
 
 
 def test_paths_of_a_model_with_perturbed_inputs() -> None:
-    """As by BoTorch, the values at what is made of a point stand side by side."""
+    """As in BoTorch, the values at the perturbed copies of a point are adjacent."""
     shifts = torch.tensor([[0.0, 0.0], [0.05, -0.02], [-0.03, 0.04]], **DOUBLE)
     calibrated, X = model(), points()
     calibrated.model.input_transform = InputPerturbation(shifts).eval()
@@ -125,7 +125,7 @@ def test_paths_of_a_model_with_perturbed_inputs() -> None:
 
 
 def test_paths_of_a_batch_of_models() -> None:
-    """Those of each model, with its own moments, and what BoTorch makes of them."""
+    """Paths of each model, with its moments, as in BoTorch."""
     X, Y, _ = make_data()
     data = X.expand(2, *X.shape), torch.stack([Y, Y.flip(0)])
     both = SingleTaskGP(*data, outcome_transform=None).eval()
@@ -177,7 +177,7 @@ def test_pending_points_shape_the_paths() -> None:
 
 @pytest.mark.parametrize(("calibrated", "imputation"), [(False, "censor"), (True, "hallucinate")])
 def test_paths_of_a_model_that_knows_pending_points(calibrated: bool, imputation: str) -> None:
-    """They are those of the model conditioned on them, of one sample or many."""
+    """They equal paths of the conditioned model, for one sample or many."""
     base: Any = model() if calibrated else make_gp()
     pending = points()[2:3]
     delayed = CensoredDelayModel(base, pending, -3.0, imputation)

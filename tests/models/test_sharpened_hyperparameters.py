@@ -88,7 +88,7 @@ def test_it_predicts_as_a_process_that_is_made_anew(make: Any) -> None:
 def test_a_correction_is_made_if_it_gains_as_much_as_is_asked() -> None:
     gp = too_long()
     asked = dict.fromkeys(factors_of(sharpened(gp, evidence=e), gp) for e in (0.0, 5.0, 1e3))
-    both, one, none = asked  # three different ones
+    both, one, none = asked  # all three differ
     assert one[0] == 0.0 and min(both[1], one[1]) < -1.0 and none == (0.0, 0.0)
 
 
@@ -113,7 +113,8 @@ def test_a_lengthscale_five_times_too_long_is_found_and_right_values_are_kept() 
         Y = torch.linalg.cholesky(covariance) @ normal(80, 1, generator=generator) + 0.3
     gp.set_train_data(X, Y.squeeze(-1), strict=False)
     assert factors_of(sharpened(gp), gp) == (0.0, 0.0)
-    # The noise's variance is known to sqrt(2 / 80) = 0.16, so four of these are two steps.
+    # The standard error of the log noise variance is sqrt(2 / 80) = 0.16; four of them are within
+    # two steps.
     a, b = factors_of(sharpened(gp, evidence=0.0), gp)
     assert abs(a) <= 0.4 + 1e-6 and abs(b) <= 0.35 + 1e-6
     gp.covar_module.lengthscale = 5.0 * gp.covar_module.lengthscale.detach()

@@ -1,4 +1,4 @@
-"""What BoTorch reads off a model, beside its posterior, is that of the model inside."""
+"""Attributes that BoTorch reads from a model, besides its posterior, come from its process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_models_of_several_sources_keep_them(wrap: Callable[[Any], Any]) -> None
     gp: Any = make_gp(transforms=True)
     with pytest.raises(UnsupportedError, match="multi-source"):
         AugmentedUpperConfidenceBound(wrap(gp), {}, best_f=0.0, beta=2.0)
-    gp.models = [make_gp(transforms=True), make_gp()]  # as of a SingleTaskAugmentedGP
+    gp.models = [make_gp(transforms=True), make_gp()]  # as in a SingleTaskAugmentedGP
     of_source = torch.cat([T, torch.tensor([[[0.0]], [[1.0]], [[0.0]]], **DOUBLE)], dim=-1)
     values = [
         AugmentedUpperConfidenceBound(model, {0: 1.0, 1: 0.5}, best_f=0.0, beta=2.0)(of_source)
@@ -67,7 +67,7 @@ def test_models_of_several_sources_keep_them(wrap: Callable[[Any], Any]) -> None
 def test_raw_samples_are_around_the_best_points_as_they_were_given(
     wrap: Callable[[Any], Any],
 ) -> None:
-    """In `eval` mode BoTorch keeps transformed inputs in the place of those that were given."""
+    """In `eval` mode BoTorch replaces the training inputs by transformed inputs."""
     gp = make_gp(transforms=True)
     plain, ours = (LogExpectedImprovement(model.eval(), 30.0) for model in (gp, wrap(gp)))
     for acqf in (plain, ours):
@@ -104,7 +104,7 @@ def test_what_calls_the_model_takes_the_one_inside(wrap: Callable[[Any], Any]) -
         qLowerBoundMaxValueEntropy(each, X, num_mv_samples=2, X_pending=X[:1])
         for each in (model, gp)
     ]
-    with pytest.raises(UnsupportedError, match="the one inside, `model.model`"):
+    with pytest.raises(UnsupportedError, match="the Gaussian process inside, `model.model`"):
         entropy[0](T)
     assert entropy[1](T).isfinite().all()
     with pytest.raises(UnsupportedError, match="cross-validation"):
@@ -193,7 +193,7 @@ def warped(concentration: float) -> SingleTaskGP:
 def test_a_state_is_loaded_after_a_prediction(
     wrap: Callable[[Any], Any], keep_transforms: bool
 ) -> None:
-    """The training inputs are warped anew (botorch issue 1471)."""
+    """The training inputs are warped again (botorch issue 1471)."""
     source, target = wrap(warped(2.5)), wrap(warped(0.7))
     before = target.posterior(T).mean
     target.load_state_dict(source.state_dict(), keep_transforms=keep_transforms)

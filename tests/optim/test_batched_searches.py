@@ -18,7 +18,7 @@ STARTS = torch.tensor([[0.1, 0.2], [0.7, 0.3], [0.2, 0.9], [0.4, 0.4]]).double()
 
 
 class Counted:
-    """A function that counts its evaluations, and knows where it is evaluated."""
+    """A function that records the sizes and threads of its evaluations."""
 
     def __init__(self, function: Function) -> None:
         self.function, self.sizes, self.threads = function, [], set()  # type: ignore[var-annotated]
@@ -66,7 +66,7 @@ def test_ends_are_those_of_searches_one_by_one() -> None:
 
 
 def test_errors_are_passed_on() -> None:
-    """Those of a function, and those of one of the searches, while the others go on."""
+    """Errors of a function, and errors of one search while other searches run."""
 
     def breaks(X: Tensor) -> Tensor:
         raise ValueError("no value")

@@ -1,4 +1,4 @@
-"""The search for robust decisions, against grids, a long search, and what must not matter."""
+"""The search for robust decisions, against grids and a long search, and its invariances."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_as_good_as_a_long_search() -> None:
         acqf = wasserstein(wavy_gp(seed), lipschitz_contexts=MANY)
         decision, value = found(acqf)
         assert value >= long_search(acqf) - 1e-5
-        # Two contexts are equally steep: what a search along gradients stops at.
+        # Two contexts are equally steep, so a search along gradients stops.
         norms = acqf.contextual_function(decision).gradient_norms(decision, MANY)
         first, second = norms.topk(2).values[0]
         on_kinks += bool(second > first * (1 - 1e-6))
@@ -140,7 +140,7 @@ def test_units_of_decisions_do_not_matter() -> None:
     decision, value = found(InUnits(widths), bounds)
     assert_close(decision[0] / widths, torch.linspace(0.2, 0.8, 4, **DOUBLE), rtol=0, atol=1e-3)
     assert value == InUnits(widths)(decision.unsqueeze(0))
-    # The ends of the box are met exactly, whatever rounding does.
+    # The ends of the box are met exactly, without rounding errors.
     bounds = torch.tensor([[0.1, -0.3], [0.1 + 1e-7, 0.1]], **DOUBLE)
     for end in bounds:
         pull = end - bounds.mean(dim=0)
@@ -159,7 +159,7 @@ def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     candidate, found_value = found(acqf, num_restarts=3, raw_samples=32)
     assert torch.equal(candidate, point) and value is not None
     assert_close(found_value, value * in_units.unit, rtol=0, atol=0)
-    # Which are the function's own, whatever the unit of the search.
+    # Values are in units of the function, not of the search.
     assert_close(found_value, acqf(candidate)[0], rtol=1e-9, atol=0)
     assert in_units.unit != 1.0
 
@@ -191,7 +191,7 @@ def test_a_column_may_be_fixed() -> None:
 
 
 def test_with_the_search_of_a_newer_scipy(monkeypatch) -> None:
-    """SciPy's own search knows other options than BoTorch's, and still climbs from each start."""
+    """SciPy's search has other options than BoTorch's, and also searches from each start."""
     searched = [
         wasserstein(wavy_gp()),
         RobustUpperConfidenceBound(wavy_gp(), BETA, TotalVariationBall(0.2), CONTEXTS),

@@ -1,4 +1,4 @@
-"""Without matplotlib the error says what to do, and nothing imports it unasked."""
+"""Without matplotlib the error names the remedy, and no module imports it in advance."""
 
 from __future__ import annotations
 

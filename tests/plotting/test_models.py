@@ -1,4 +1,4 @@
-"""Figures show the intervals and margins that models and constraints state, where they belong."""
+"""Figures show the intervals and margins of models and constraints at the right places."""
 
 from __future__ import annotations
 

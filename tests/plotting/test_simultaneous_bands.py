@@ -63,9 +63,9 @@ def test_bands_hold_simulated_curves_as_often_as_they_say(num):
     curves = ((low <= shares) & (shares <= high)).all(axis=1).mean()
     least, most = simultaneous_histogram_band(num, 20, 0.9)
     bars = ((least <= counts / num) & (counts / num <= most)).all(axis=1).mean()
-    # Four standard errors below; above, what whole counts add at these numbers
+    # Four standard errors below; above, the excess due to integer counts at these numbers
     for held in (curves, bars):
         assert 0.9 - 4 * np.sqrt(0.09 / runs) <= held <= 0.96
     single_low, single_high = binom.interval(0.9, num, levels)
     alone = ((single_low <= shares * num) & (shares * num <= single_high)).all(axis=1).mean()
-    assert alone < 0.65  # what bands level by level would have held
+    assert alone < 0.65  # the coverage of pointwise bands

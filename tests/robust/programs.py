@@ -27,7 +27,7 @@ def pairwise_distances(points: Array) -> Array:
 
 
 def constraints(ambiguity: AmbiguitySet, p: Any, points: Array, w: Array) -> list[Any]:
-    """What a distribution ``p`` of the set satisfies, beside ``p >= 0`` and ``sum p = 1``."""
+    """Constraints on a distribution ``p`` of the set, except ``p >= 0`` and ``sum p = 1``."""
     has = w > 0
     if isinstance(ambiguity, WassersteinBall):
         plan = cp.Variable((len(w), len(w)), nonneg=True)
@@ -56,7 +56,7 @@ def solve(ambiguity: AmbiguitySet, values: Array, contexts: ContextDistribution)
     points, w = contexts.points.double().numpy(), contexts.weights.double().numpy()
     p = cp.Variable(len(w), nonneg=True)
     extra = constraints(ambiguity, p, points, w)
-    # The solver's tolerances are absolute ones.
+    # The solver's tolerances are absolute.
     low, size = values.min(), np.ptp(values) or 1.0
     problem = cp.Problem(cp.Minimize((values - low) / size @ p), [cp.sum(p) == 1, *extra])
     names = ("tol_gap_abs", "tol_gap_rel", "tol_feas")

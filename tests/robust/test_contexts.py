@@ -237,7 +237,7 @@ def test_columns_and_lipschitz_points_are_carried() -> None:
         assert other.indices == (2, -1)
         assert other.lipschitz_points is not None and len(other.lipschitz_points) == 5
         assert other.lipschitz_points.dtype == other.points.dtype
-    # What is kept of one is not that of the other.
+    # Copies do not share cached results.
     assert centre.with_indices(None).to(torch.float32).indices is None
     assert centre.with_lipschitz_points(None).lipschitz_points is None
     assert single.with_indices([0, 1]).to(torch.float64).indices == (0, 1)

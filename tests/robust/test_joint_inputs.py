@@ -15,7 +15,7 @@ def numbers(*shape: int, start: int = 0) -> Tensor:
 
 
 def joined_by_loops(x: list[float], c: list[float], indices: list[int]) -> list[float]:
-    """One row: contexts to their columns, decisions in order to what is left."""
+    """One row: contexts at their columns, decisions in order at the remaining columns."""
     width = len(x) + len(c)
     places = {i % width: value for i, value in zip(indices, c, strict=True)}
     rest = iter(x)

@@ -13,10 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
-
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 from baybe import Campaign, active_settings
 from baybe.objectives import ParetoObjective

@@ -1,4 +1,4 @@
-"""Distributions of the delays, and the order and completeness of what arrives."""
+"""Distributions of delays, and the order and completeness of arrivals."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ LAWS = [(PoissonDelay(10.0), (10.0, 10.0)), (PoissonDelay(0.3), (0.3, 0.3))]
 
 
 def check_moments(values: list[float], mean: float, variance: float) -> None:
-    """Compare a sample's mean and variance with the distribution's, five standard errors allowed.
+    """Compare a sample's mean and variance with the distribution's, within five standard errors.
 
-    The error of the variance is estimated from the sample's own fourth moment.
+    The error of the variance is estimated from the sample's fourth moment.
     """
     sample = torch.tensor(values, dtype=torch.double)
     assert abs(sample.mean() - mean) < 5 * math.sqrt(variance / len(sample))
@@ -71,7 +71,7 @@ def test_means_and_variances(delay: DelayDistribution, moments: tuple[float, flo
 def test_delays_of_consecutive_tickets_follow_the_distribution(
     delay: DelayDistribution, moments: tuple[float, float]
 ) -> None:
-    # Each ticket has a generator of its own: its first number must not depend on its number.
+    # Each ticket has a generator, whose first number must not depend on the ticket.
     drawn = [draw_delay(delay, ANYWHERE[0], 3, ticket) for ticket in range(4000)]
     check_moments(drawn, *moments)
     halves = torch.tensor(drawn, dtype=torch.double).reshape(-1, 2).T
@@ -119,7 +119,7 @@ def test_every_value_arrives_once_when_it_should() -> None:
         delay = draw_delay(PoissonDelay(4.0), X[ticket], 5, ticket)
         assert y == values[ticket]
         assert time == ticket + delay
-        # Without a delay a value is there for the next iteration's choice, not for its own.
+        # Without a delay the value is available to the choice of the next iteration.
         assert iteration == max(time, ticket + 1)
 
 

@@ -79,7 +79,7 @@ def test_noise_has_the_stated_distribution(cls) -> None:
     with manual_seed(1):
         residual = problem(X.expand(num_draws, *X.shape)) - problem(X, noise=False)
     variance = problem.noise_variance(X)
-    # Standard errors of a Gaussian sample's mean and variance; five of them each.
+    # Within five standard errors of a Gaussian sample's mean and variance.
     assert (residual.mean(0).abs() < 5 * (variance / num_draws).sqrt()).all()
     error = (residual.var(0) - variance).abs()
     assert (error < 5 * variance * math.sqrt(2 / num_draws)).all()

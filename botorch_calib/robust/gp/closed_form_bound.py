@@ -1,7 +1,7 @@
 """Upper confidence bounds of all pairs of decisions and contexts, and their context gradients.
 
-It is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v`` of a Gaussian process. The
-bonus ``h`` is ``sqrt(beta v)``, or, calibrated, that of a `Prediction` with the mean 0.
+The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v`` of a Gaussian
+process. The bonus ``h`` is ``sqrt(beta v)`` or, if calibrated, the bound of a mean of 0.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
-# Covariances between pairs and training points at a time, and pairs, few enough for a processor's
-# cache; on a device, whose launches have to be few, there are more.
+# Chunk sizes, in covariances between pairs and training points and in pairs. Chunks fit into a
+# processor's cache; on a GPU they are larger, to need few kernel launches.
 _ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
-# Pairs whose bonus is made together.
+# Number of pairs whose bonuses are computed together.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
     r"""``sign * mu(x, c) + sqrt(beta) sigma(x, c)`` of a `StationaryGP`, in closed form.
 
-    With ``k`` the kernel's values between a pair and the training inputs ``s_i``, scaled, and
-    ``V = P k`` for the cached precision ``P``, the gradients of the mean and of the variance by
-    scaled inputs ``s`` are
+    Let ``k`` be the kernel's values between a pair and the scaled training inputs ``s_i``, and
+    ``V = P k`` with the cached precision ``P``. The gradients of the mean and of the variance with
+    respect to scaled inputs ``s`` are
 
         ``2 sum_i weights_i f'_i (s - s_i)`` and ``-4 sum_i V_i f'_i (s - s_i)``,
 
-    where ``f'_i`` is the derivative of the kernel by the squared distance. So one product
-    ``(b M x n)(n x n)`` gives values and gradients: autograd through the moments of single points
-    takes eight times as long at ``b = 64``, and twice as long at ``b = 4``. (If the training
-    covariance is badly conditioned, the variance comes from a root of ``P``, and ``V`` by a second
-    product.) Where the variance is at its least, it counts as constant.
+    where ``f'_i`` is the derivative of the kernel by the squared distance. One product
+    ``(b M x n)(n x n)`` gives values and gradients. Autograd through the moments of single points
+    takes eight times as long at ``b = 64``, and twice as long at ``b = 4``. If the training
+    covariance is badly conditioned, the variance is computed from a root of ``P``, and ``V`` by a
+    second product. A variance at the lower limit counts as constant.
 
     Args:
         gp: The posterior, made by `stationary_gp`.
-        columns: Which columns are contexts.
-        beta: BoTorch's ``beta``, which is under the root.
-        sign: 1 for an upper bound of ``f``, -1 for one of ``-f``.
-        calibrated: The calibrated model of ``mu`` and ``sigma``, if any, which predicts by ``gp``.
+        columns: The columns of decisions and contexts.
+        beta: BoTorch's ``beta``, under the square root.
+        sign: 1 for an upper bound of ``f``, -1 for an upper bound of ``-f``.
+        calibrated: The calibrated model whose process is ``gp`` (None: no calibration).
     """
 
     chunk = 512
@@ -68,14 +68,14 @@ class ClosedFormConfidenceBound(ContextualFunction):
         calibrated: Surrogate | None = None,
     ) -> None:
         self.columns, self._split = columns, len(columns.decision)
-        # Columns, and so gradients, have decisions first.
+        # Decisions come first in all tensors below, and in the gradients.
         order = columns.decision + columns.context
         parts = (each[..., order].contiguous() for each in (gp.origin, gp.slope, gp.inputs))
         origin, slope, inputs = parts
         self.gp = gp = replace(gp, origin=origin, slope=slope, inputs=inputs)
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
-        # One product with this gives sums over training inputs, and the sum of the factors. It is
-        # twice as fast with columns in one piece.
+        # A product with ``_sums`` gives weighted sums of the training inputs, and the sum of the
+        # weights. It is twice as fast if each column is contiguous.
         self._unit = 2.0 * gp.profile.slope * gp.slope
         units = (-gp.inputs * self._unit).mT
         columns_of_sums = torch.cat([units, torch.ones_like(units[:1])])
@@ -83,10 +83,11 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._width, self._sign, self._calibrated = beta**0.5, sign, calibrated
 
     def _bonus(self, variance: Tensor, points: Tensor) -> Tensor:
-        """What the bound adds to the mean of the process, ``...``.
+        """The difference of the bound and the process's mean, in the shape of ``variance``.
 
-        It is ``width * sqrt(v)`` of variances ``...``, or ``sign * (mean - mu) + width * sigma`` of
-        a calibrated posterior at joint inputs: ``b x M x d`` of all pairs, or ``n x d``.
+        The difference is ``width * sqrt(v)``. With a calibrated model it is
+        ``sign * (mean - mu) + width * sigma`` of the calibrated posterior at joint inputs
+        ``points``: ``b x M x d`` for all pairs, or ``n x d``.
         """
         model, split = self._calibrated, self._split
         if model is None:
@@ -99,7 +100,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
             places = self.columns.decision, self.columns.context
             predictive = model.calibrator.predictive_at_pairs(Z, *places)
         v = variance.unsqueeze(-1)
-        stated = Prediction(
+        prediction = Prediction(
             torch.zeros_like(v),
             v,
             self.gp.noise.to(v).view(1, 1),
@@ -107,13 +108,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
             objective=model.denoise,
             excess=model.excess,
         )
-        shift, square = (part.squeeze(-1) for part in stated.moments())
+        shift, square = (part.squeeze(-1) for part in prediction.moments())
         return self._sign * shift + self._width * square.sqrt()
 
     def _bonus_with_slopes(
         self, variance: Tensor, points: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The same, and its derivatives by variances and by joint inputs, None if there are none.
+        """`_bonus` and its derivatives by variances and by points (None without calibration).
 
         The derivatives are differentiable if gradients are enabled.
         """
@@ -137,7 +138,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return values, jacobian
 
     def _at_pairs(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` and gradients ``b x M x d``; without columns if they are not wanted."""
+        """Values ``b x M`` and gradients ``b x M x d`` (``b x M x 0`` without ``gradients``)."""
         split, gp = self._split, self.gp
         sides = X.to(gp.origin), contexts.to(gp.origin)
         pairs = sides[0].unsqueeze(1).expand(-1, len(contexts), -1), sides[1].expand(len(X), -1, -1)
@@ -163,8 +164,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
 
-        The sums are those of ``g_i weights_i`` and ``g_i V_i`` times minus a training input, in the
-        unit of gradients, and, last, times 1.
+        The first ``d`` columns are ``-sum_i g_i weights_i s_i`` and ``-sum_i g_i V_i s_i`` in the
+        units of gradients; the last column has the sums without ``s_i``.
         """
         gp, split, b, M = self.gp, self._split, len(X), len(contexts)
         first, second = (
@@ -179,7 +180,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
             most = min(max(_ELEMENTS // num, _LEAST_PAIRS), _MOST_PAIRS)
         width = min(M, most)
         height = max(most // width, 1)
-        # A few buffers for all chunks: new tensors would come out of the cache each time.
+        # All chunks share three buffers, which stay in the processor's cache.
         storage = X.new_empty(3, min(height, b) * width * len(gp.inputs))
         for i, j in product(range(0, b, height), range(0, M, width)):
             at = slice(i, i + height), slice(j, j + width)
@@ -193,7 +194,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return mean.add_(self._mean), variance, by_mean, by_variance
 
     def _solved(self, k: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``k P``, in a buffer or a new tensor, and variances, from covariances ``... x n``."""
+        """``k P`` (in the buffer ``out``, if given) and variances, from covariances ``... x n``."""
         gp = self.gp
         if gp.root is None:
             V = torch.matmul(k, gp.precision, out=out)
@@ -212,11 +213,11 @@ class ClosedFormConfidenceBound(ContextualFunction):
         squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
         V, variance = self._solved(k)
-        # Made anew: derivatives by these leave the variance as it is.
+        # New tensors, so that partial derivatives by points hold the variance constant.
         points = torch.cat([x, c], dim=-1)
         _, by_variance, by_points = self._bonus_with_slopes(variance, points)
         by_variance = by_variance * (variance > gp.least_variance)
-        # Derivatives of the bound by k, and its gradient
+        # Derivatives of the bound by k, then by contexts
         factors = torch.addcmul(self._weights, by_variance.unsqueeze(-1), V, value=-2.0)
         sums = (factors * g) @ self._sums[:, split:]
         gradient = sums[:, :-1] + scaled[:, split:] * self._unit[split:] * sums[:, -1:]
@@ -229,12 +230,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
 
 def gaussian_process(model: Model) -> ExactGP | None:
-    """The Gaussian process that a model predicts by, if `stationary_gp` takes it, else None.
+    """The Gaussian process inside a model if `stationary_gp` supports it, else None.
 
-    There may be a `CalibratedModel` and pending points around it.
+    The process of a `CalibratedModel` counts, also with pending points.
     """
     gp = predicting_process(model)
-    # Classes derived from `Surrogate` count if they predict as it does.
+    # Subclasses of `Surrogate` count if they inherit `Surrogate.posterior`.
     is_own = isinstance(model, Surrogate) and type(model).posterior is Surrogate.posterior
     is_known = model is gp or is_own
     return gp if is_known and is_stationary(gp) else None
@@ -247,10 +248,9 @@ def confidence_bound(
     sign: float = 1.0,
     posterior_transform: PosteriorTransform | None = None,
 ) -> ContextualFunction:
-    """The confidence bound of any model with one output, in closed form where there is one.
+    """The confidence bound of any model with one output, in closed form if possible.
 
-    The arguments mean what they mean in `ClosedFormConfidenceBound`; ``posterior_transform`` is
-    affine.
+    For the arguments see `ClosedFormConfidenceBound`. ``posterior_transform`` must be affine.
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:

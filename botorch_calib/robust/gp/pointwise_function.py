@@ -1,4 +1,4 @@
-"""`PointwiseFunction`: any function of single joint inputs as a contextual one, by autograd."""
+"""`PointwiseFunction`: a contextual function from any function of joint inputs, by autograd."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ from botorch_calib.models.process import raw_train_inputs
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
-# Pairs per evaluation: memory grows with it, and the overhead of a call is spread over it.
+# Limits of the pairs per evaluation: larger chunks take more memory and have less overhead.
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
-# Covariances between pairs and observations per evaluation, where there is a choice.
+# Covariances between pairs and observations per evaluation, within these limits.
 _CHUNK_ELEMENTS = 2**18
-# Squared distances below count as this, as in GPyTorch.
+# Lower limit of squared distances, the same in GPyTorch
 _LEAST_SQUARE = 1e-30
-# Steps and factors of the central difference of the fourth order: its error is of order h^4, and
-# rounding of order eps / h, which balance at a step h = eps^(1/5).
+# Steps and factors of the central difference of fourth order. The truncation error is of order h^4
+# and the rounding error of order eps / h; the two balance at the step h = eps^(1/5).
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
-    """Scale ``d_c`` of contexts, from points ``M x d_c`` and a model's joint inputs ``... x d``."""
+    """Scales ``d_c`` of contexts: standard deviations of points ``M x d_c`` and ``data``.
+
+    ``data`` are a model's joint inputs, ``... x d``, or None.
+    """
     if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
         seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
         points = torch.cat([points, seen.to(points)])
     spread = points.std(dim=0, correction=0)
     size = points.abs().amax(dim=0)
-    # A column that does not vary has the size of its value for a scale, and 1 where that is 0.
+    # The scale of a constant column is its absolute value, or 1 if the value is 0.
     return torch.where(spread > 0, spread, torch.where(size > 0, size, 1.0))
 
 
 def pairs_per_chunk(model: Model | None) -> int:
-    """Pairs that a model is evaluated at together: fewer, the more observations it has."""
+    """Number of pairs at which a model is evaluated together; it falls with the observations."""
     inputs = raw_train_inputs(model)
     num = 0 if inputs is None else inputs.shape[:-1].numel()
     return max(_LEAST_CHUNK, min(_MOST_CHUNK, _CHUNK_ELEMENTS // max(num, 1)))
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
-    """``torch.cdist`` with second derivatives, which PyTorch lacks where there are few rows.
+    """``torch.cdist`` with second derivatives, which PyTorch lacks for few rows.
 
-    GPyTorch's Matern kernels use it. At coincident points derivatives of the distance are zero.
+    GPyTorch's Matern kernels call it. Derivatives of the distance at coincident points are zero.
     """
 
     def __torch_function__(
@@ -67,18 +70,18 @@ class _TwiceDifferentiable(TorchFunctionMode):
 class PointwiseFunction(ContextualFunction):
     """A function of single joint inputs, such as an acquisition function of any model.
 
-    It is evaluated in chunks, whose graphs are dropped at once. The slope of the steepness takes
-    second derivatives along one direction: PyTorch's own, or, since many functions can be
-    differentiated only once, fourth-order differences of first derivatives. Differences say nothing
-    of a function that varies over much less than ``scale``, as a mean of improvements over samples
-    does.
+    The function is evaluated in chunks, and each chunk's graph is freed at once. The derivative of
+    the steepness needs second derivatives along one direction. They come from autograd or, for
+    functions that can be differentiated only once, from fourth-order differences of first
+    derivatives. Differences are wrong for functions that vary over much less than ``scale``, such
+    as a mean of improvements over samples.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
-        columns: Which columns are contexts.
-        scale: Of each context, ``d_c``, for differences, see `context_scale`; None for a function
-            that can be differentiated twice.
-        chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
+        columns: The columns of decisions and contexts.
+        scale: Scales of the contexts, ``d_c``, for differences (see `context_scale`); None for a
+            function that can be differentiated twice.
+        chunk: Number of pairs per evaluation, such as `pairs_per_chunk` of a model.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class PointwiseFunction(ContextualFunction):
         return values.view(shape), jacobians.view(*shape, -1) if gradients else jacobians
 
     def _differentiated(self, x: Tensor, c: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``m`` at pairs and their gradients ``m x d``, decisions first, or none."""
+        """Values ``m`` at pairs and gradients ``m x d``, decisions first (empty if not needed)."""
         Z = self.columns.join(x, c).unsqueeze(-2)
         if not gradients:
             with torch.no_grad():
@@ -119,8 +122,8 @@ class PointwiseFunction(ContextualFunction):
         if values.shape != Z.shape[:1]:
             raise UnsupportedError(
                 f"There must be one value for each of {len(Z)} single inputs, got the shape "
-                f"{tuple(values.shape)}: batches of models and input transforms that make several "
-                "points of one are not supported."
+                f"{tuple(values.shape)}: batched models and input transforms that make several "
+                "points from one are not supported."
             )
         return values
 
@@ -130,21 +133,21 @@ class PointwiseFunction(ContextualFunction):
         return self._differences_along(x, c, self.scale.to(c))
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""
+        """Norms ``m`` of context gradients and their derivatives ``m x d_x``, by autograd."""
         with torch.enable_grad(), _TwiceDifferentiable():
             x, c = x.detach().requires_grad_(), c.detach().requires_grad_()
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)
-            # The norm itself has no derivative where the gradient vanishes; this has.
+            # Unlike the norm, this is differentiable where the gradient vanishes.
             (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
         return norm.detach(), slope
 
     def _differences_along(self, x: Tensor, c: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, the slope being the change of the decision gradient along a direction."""
+        """Norms and derivatives as in `_twice_along`, by differences of first derivatives."""
         width = x.shape[-1]
         norm, direction = norm_and_direction(self._differentiated(x, c, True)[1][:, width:])
-        # The step of the stencil, in units of the scale.
+        # The stencil's step, relative to the scale.
         unit = (direction.abs() / scale).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
         move = torch.where(unit > 0, step * direction, 0.0)

@@ -28,12 +28,12 @@ from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radi
 from botorch_calib.posteriors.prediction import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 
-# How a class predicts.
+# The methods of a class that determine its predictions
 _HOW = attrgetter("__call__", "forward", "posterior", "transform_inputs")
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
-# A variance this small, in units of the prior variance and of the rounding error, is none.
+# The least variance, in units of the prior variance times the machine epsilon
 _ROUNDING = 8.0
-# Estimated errors of ``sigma``, in units of the prior one, from which on the root is used.
+# At larger estimated errors of ``sigma``, in units of the prior ``sigma``, the root is used.
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 
@@ -41,27 +41,26 @@ _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 class StationaryGP:
     """The posterior of ``f`` in units of the outcome, in terms of a kernel with ``k(z, z) = 1``.
 
-    With the kernel's values ``k`` between a point and the training inputs, the mean is
+    Let ``k`` be the kernel's values between a point and the training inputs. The mean is
     ``mean + k weights`` and the variance ``variance - k precision k'``. Scaled inputs are
     ``(z - origin) * slope`` for joint inputs ``z`` before the model's input transform.
     """
 
     profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
-    # In the middle of the training data, so that differences from it are accurate however far these
-    # are from zero, d
+    # The middle of the training data, d: differences from it are accurate even for data far from 0
     origin: Tensor
     slope: Tensor  # of scaled inputs with respect to inputs, d
     inputs: Tensor  # n x d, scaled
     weights: Tensor  # n
     precision: Tensor  # n x n
-    # n x n with ``root root^T = precision`` where the training covariance is so badly conditioned
-    # that a product with the precision loses the variance to rounding; else None
+    # n x n with ``root root^T = precision`` if the training covariance is so badly conditioned that
+    # a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    # Single numbers, which need not be read from a device
-    mean: Tensor  # of the prior, as its variance
-    variance: Tensor
-    noise: Tensor  # its variance
-    least_variance: Tensor  # variances are at least this
+    # Tensors without dimensions, which stay on the device
+    mean: Tensor  # prior mean
+    variance: Tensor  # prior variance
+    noise: Tensor  # noise variance
+    least_variance: Tensor  # lower limit of posterior variances
 
     def scaled(self, points: Tensor) -> Tensor:
         """Scaled inputs ``... x d`` of points."""
@@ -69,11 +68,12 @@ class StationaryGP:
 
 
 def is_stationary(model: ExactGP) -> bool:
-    """Whether `stationary_gp` takes a model.
+    """Whether `stationary_gp` supports a model.
 
-    ``SingleTaskGP``, or a class that predicts as it does, with one output and no batch dimensions,
-    an RBF or a Matern 3/2 or 5/2 kernel with or without ARD and ``ScaleKernel``, a constant or zero
-    mean, learned or given noise, affine input transforms, and at most ``Standardize``.
+    It supports ``SingleTaskGP``, and subclasses that predict as it does, with one output and no
+    batch dimensions, an RBF or a Matern 3/2 or 5/2 kernel with or without ARD and ``ScaleKernel``,
+    a constant or zero mean, learned or given noise, affine input transforms, and no outcome
+    transform but ``Standardize``.
     """
     if not isinstance(model, SingleTaskGP) or _HOW(type(model)) != _HOW(SingleTaskGP):
         return False
@@ -108,8 +108,8 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     location = one * outcome_map_of(model).outcome(data.new_zeros(1, 1)).squeeze()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
     origin, center, slopes = _input_map(model)
-    # In double precision even for a model in single: the weights and the inverse of an
-    # ill-conditioned covariance are what all values depend on, and they are computed once.
+    # In double precision even for a model in single precision: all values depend on the weights
+    # and on the inverse of an ill-conditioned covariance, which are computed once.
     inputs = ((data - center) * scale).double()
     covariance = output_scale * profile.at(pairwise_distances(inputs, inputs).square_())[0]
     covariance.diagonal().add_(model.likelihood.noise.detach())
@@ -118,11 +118,11 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     deviations = (model.train_targets.detach().double() - prior_mean).unsqueeze(-1)
     weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
     precision, root = torch.cholesky_inverse(factor), None
-    # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
-    # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
+    # Outcomes are location + unit * g, where the kernel of g is output_scale times a kernel with
+    # k(z, z) = 1. These factors go into the weights and the precision.
     #
     # Rounding changes ``k precision k'`` by about ``eps sqrt(n) m``, with ``m`` the largest
-    # diagonal entry in units of the prior variance; the least ``sigma`` is about ``1/sqrt(n m)``.
+    # diagonal entry in units of the prior variance. The least ``sigma`` is about ``1/sqrt(n m)``.
     largest = output_scale * precision.diagonal().amax()
     error = 0.5 * torch.finfo(data.dtype).eps * len(precision) * largest**1.5
     if error > _TOLERANCE.get(data.dtype, 0.0):
@@ -149,22 +149,22 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
 
 
 def _is_affine(transform: Module | None) -> bool:
-    """Whether a transform is affine in every column by itself; None is the identity."""
+    """Whether a transform maps each column affinely; None is the identity."""
     if isinstance(transform, ChainedInputTransform):
         return type(transform) is ChainedInputTransform and all(map(_is_affine, transform.values()))
     if not isinstance(transform, AffineInputTransform):
         return transform is None
-    # The same for every row: a transform that differs by row is none of single inputs.
+    # A transform that depends on the row of the input is not a function of single inputs.
     parts = transform.coefficient, transform.offset
     is_one = all(part.shape[:-1].numel() == 1 for part in parts)
     return type(transform) in _AFFINE and not transform.batch_shape and is_one
 
 
 def _input_map(model: ExactGP) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean ``d`` of the training inputs, its image by the input transform, and the slopes."""
+    """The mean ``d`` of the training inputs, its transform, and the transform's slopes ``d``."""
     raw = raw_train_inputs(model)
     assert raw is not None
-    # Those that BoTorch keeps aside have a dimension of outcomes even after `subset_output`.
+    # The raw inputs that BoTorch stores have a dimension of outcomes even after `subset_output`.
     origin = raw.detach().flatten(0, -2).mean(dim=0, keepdim=True)
     with torch.enable_grad():
         point = origin.clone().requires_grad_()

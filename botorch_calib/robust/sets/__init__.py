@@ -1,4 +1,4 @@
-"""Ambiguity sets, one a file; `base` holds what they share, and how to write another one."""
+"""Ambiguity sets, one per file; `base` has the base classes, and how to write a new set."""
 
 from botorch_calib.robust.sets.base import AmbiguitySet, Ball, RadiusSchedule
 from botorch_calib.robust.sets.chi_squared import ChiSquaredBall

@@ -1,4 +1,4 @@
-"""Base classes of ambiguity sets: `AmbiguitySet`, and `Ball` for those with a radius."""
+"""Base classes of ambiguity sets: `AmbiguitySet`, and `Ball` for sets with a radius."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from botorch_calib._validation import (
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
-#: Part of the range of the values up to which they count as equal to the smallest one.
+#: Values closer to the smallest value than this fraction of their range count as equal to it.
 TIED = 1e-100
 
 
 class AmbiguitySet:
     r"""A set of distributions of the context, over which the worst expectation is taken.
 
-    Given the values ``u`` of a function to be maximised at the ``M`` atoms of a centre ``w``,
+    Let ``u`` be the values of a function to be maximised at the ``M`` atoms of a centre ``w``.
     `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the distributions ``p`` of the
     set, and `worst_case_weights` the distribution that attains it. Acquisition functions call
     `evaluate`, the worst case of a function of decisions and contexts.
 
     * **Gradient.** By Danskin's theorem the gradient with respect to ``u`` is the minimiser ``p``,
-      a subgradient where there are several. Only first derivatives are right.
+      and a subgradient if there are several minimisers. Only first derivatives are right.
     * **Precision.** The minimiser is computed in float64 from ``(u - min u) / (max u - min u)``, so
-      neither the level nor the scale of ``u`` matters. Where ``u`` is constant it is ``w``.
-    * **Batches.** All rows of ``u`` are solved at once, each as if it were alone.
+      neither the level nor the scale of ``u`` matters. For constant ``u`` it is ``w``.
+    * **Batches.** All rows of ``u`` are solved together, independently of each other.
 
-    **A set of your own** is a subclass that defines ``_solve(u, contexts)``, the minimisers
-    ``b x M`` for values ``b x M``; or overrides `evaluate`, if it needs more of the function than
-    its values at the atoms.
+    **To define a set**, write a subclass with a method ``_solve(u, contexts)``, the minimisers
+    ``b x M`` for values ``b x M``. A set that needs more than the function's values at the atoms
+    overrides `evaluate` instead.
 
     Example:
         >>> class MeanSlopePenalty(AmbiguitySet):
@@ -54,16 +54,16 @@ class AmbiguitySet:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MeanSlopePenalty(), samples)
     """
 
-    # Whether the distributions of the set put nothing on atoms of weight 0.
+    # Whether all distributions of the set put no mass on atoms of weight 0.
     _keeps_support: bool = False
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the set depends on the number of context samples, so that `at` comes first."""
+        """Whether the set depends on the number of context samples; then call `at` first."""
         return False
 
     def at(self, t: int) -> Self:
-        """The set after ``t >= 1`` samples of the context: this one, unless it `is_scheduled`."""
+        """The set after ``t >= 1`` samples of the context: ``self`` unless it `is_scheduled`."""
         return self
 
     def evaluate(
@@ -71,9 +71,9 @@ class AmbiguitySet:
     ) -> Tensor:
         """Worst cases ``b`` of a function to be maximised at decisions ``b x d_x``, differentiable.
 
-        The ``contexts``, the centre of the set, have the dtype and the device of ``X``.
+        The centre of the set, ``contexts``, has the dtype and the device of ``X``.
         """
-        # Values are not checked, which would wait for the device: NaN gives NaN.
+        # Values are not checked, as a check would wait for the device: NaN gives NaN.
         return self._worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
@@ -115,7 +115,7 @@ class AmbiguitySet:
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
         if self._keeps_support and len(kept := contexts.support()) < contexts.num_points:
-            # Atoms without weight are left out first: divergences divide by the weights.
+            # Divergences divide by the weights, so atoms of weight 0 are left out.
             within = contexts.memo(
                 "within", lambda: ContextDistribution(contexts.points[kept], contexts.weights[kept])
             )
@@ -126,11 +126,11 @@ class AmbiguitySet:
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        # Increasing affine maps of u leave the minimiser: solvers need no tolerances in units of u.
+        # Affine scaling does not change the minimiser, and makes tolerances independent of units.
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)
-        # All but ties, whose squares and reciprocals would leave the range of float64.
+        # Squares and reciprocals of smaller numbers would leave the range of float64.
         scaled = torch.where(scaled < TIED, 0.0, scaled)
         return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
@@ -148,9 +148,9 @@ class Ball(AmbiguitySet):
     """An ambiguity set of all distributions within a radius of the centre.
 
     Args:
-        radius: A number of at least 0, a tensor with one element, or a schedule, a function of the
-            number ``t`` of context samples such as `RadiusSchedule`, of which `at` makes a ball;
-            acquisition functions do that by themselves.
+        radius: A number of at least 0, a tensor with one element, or a schedule: a function of the
+            number ``t`` of context samples such as `RadiusSchedule`. Call `at` to get the ball
+            after ``t`` samples; acquisition functions call it themselves.
     """
 
     def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:
@@ -158,7 +158,7 @@ class Ball(AmbiguitySet):
 
     @property
     def radius(self) -> float:
-        """The radius, if it is no schedule."""
+        """The radius; raises `UnsupportedError` for a schedule."""
         if callable(self._radius):
             raise UnsupportedError(
                 f"The `radius` of {self!r} is a schedule: call `.at(t)`, with the number `t` of "
@@ -184,9 +184,9 @@ class Ball(AmbiguitySet):
 
 @dataclass(frozen=True)
 class RadiusSchedule:
-    """The practical radius ``c / sqrt(t)``, which shrinks like the theoretical one.
+    """The practical radius ``c / sqrt(t)``, which shrinks at the theoretical rate.
 
-    Any ball takes it as its ``radius``, such as ``TotalVariationBall(RadiusSchedule(1))``.
+    Every ball accepts a schedule as ``radius``, such as ``TotalVariationBall(RadiusSchedule(1))``.
 
     Attributes:
         c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's

@@ -30,27 +30,27 @@ class ChiSquaredBall(Ball):
         u, order = u.sort(dim=-1, stable=True)
         weights = contexts.weights[order]
         worst = self._sorted_worst(u, weights)
-        # Rounding may leave the ball by a hair; the way back to its centre is straight.
+        # Rounding may put the result slightly outside of the ball: move it towards the centre.
         size = ((worst - weights).square() / weights).sum(dim=-1, keepdim=True)
         worst = weights + (worst - weights) * (self.radius / size).sqrt().clamp(max=1.0)
         return torch.empty_like(worst).scatter_(-1, order, worst)
 
     def _sorted_worst(self, u: Tensor, weights: Tensor) -> Tensor:
         steps, mass = u.diff(dim=-1, prepend=u[:, :1]), weights.cumsum(dim=-1)
-        # First and second moment of ``(u_k - u)_+``: sums of what is not negative, since the
-        # smallest value may have next to no weight and still matter.
+        # First and second moment of ``(u_k - u)_+`` as sums of nonnegative terms: differences
+        # would lose the smallest value, which matters even with a tiny weight.
         growth = shifted(mass) * steps
         slack = growth.cumsum(dim=-1)
         square = ((2 * shifted(slack) + growth) * steps).cumsum(dim=-1)
-        # With the threshold tau = u_k, divergence + 1 is square / slack^2. It falls as k grows,
-        # from infinity at min u: the atoms up to the last k at which it is too large keep mass.
+        # At the threshold tau = u_k, divergence + 1 is square / slack^2, which falls with k, from
+        # infinity at min u. The atoms up to the last k with too large a divergence keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
         last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True).sub_(1)
-        last.clamp_(min=0)  # where values are NaN, and none is active
+        last.clamp_(min=0)  # no atom is active if values are NaN
         mass, slack, threshold = (v.gather(-1, last) for v in (mass, slack, u))
         weights = torch.where(torch.arange(u.shape[-1], device=u.device) <= last, weights, 0.0)
-        # From the mean of what keeps mass. p = w (1/mass - slope deviation) has the divergence
-        # 1/mass + slope^2 mass variance - 1, which is set to the radius.
+        # Deviations from the mean over the atoms that keep mass. p = w (1/mass - slope deviation)
+        # has the divergence 1/mass + slope^2 mass variance - 1, which is set to the radius.
         deviation = u - threshold + slack / mass
         variance = (weights * deviation.square()).sum(dim=-1, keepdim=True) / mass
         excess = (1 + self.radius - 1 / mass).clamp(min=0.0)
@@ -60,5 +60,5 @@ class ChiSquaredBall(Ball):
 
 
 def shifted(sums: Tensor) -> Tensor:
-    """Cumulative sums ``b x M`` without the last summand of each."""
+    """Cumulative sums ``b x M``, each without its last summand."""
     return torch.nn.functional.pad(sums[:, :-1], (1, 0))

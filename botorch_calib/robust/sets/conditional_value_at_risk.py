@@ -15,9 +15,9 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 class ConditionalValueAtRisk(AmbiguitySet):
     """The mean over the worst ``alpha`` share of the contexts.
 
-    It is the worst case over the distributions ``p <= w / alpha``, and the expectation with
-    ``alpha = 1``. BoTorch's risk measure ``CVaR(a)`` names the other share: it is
-    ``ConditionalValueAtRisk(1 - a)``, up to one of its samples.
+    This is the worst case over the distributions ``p <= w / alpha``; at ``alpha = 1`` it is the
+    expectation. BoTorch's risk measure ``CVaR(a)`` averages the worst share ``1 - a``: it equals
+    ``ConditionalValueAtRisk(1 - a)``, up to one sample.
 
     Args:
         alpha: The share, in (0, 1].
@@ -37,7 +37,7 @@ class ConditionalValueAtRisk(AmbiguitySet):
         order = u.argsort(dim=-1, stable=True)
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
-        # In the order of the values, each atom gives what it has until the share alpha is full.
+        # The atoms with the smallest values, up to a total mass of alpha.
         worst = torch.minimum((self.alpha - before).clamp(min=0.0), mass)
         worst = worst / worst.sum(dim=-1, keepdim=True)
         return torch.empty_like(worst).scatter_(-1, order, worst)

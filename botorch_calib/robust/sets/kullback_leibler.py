@@ -13,21 +13,21 @@ from botorch_calib.robust.sets.base import Ball
 
 # Below exp(-_FLOOR) the mass of an atom is 0 in float64.
 _FLOOR = 800.0
-# Stands for a divergence or a slope of 0.
+# Lower limit of divergences, which are divided by
 _LEAST = 1e-300
-# Where |t| is below this, r log r - r + 1 with r = exp(t) is summed as a power series in t.
+# For smaller |t|, r log r - r + 1 with r = exp(t) is summed as a power series in t.
 _SMALL = 0.1
-# Newton's steps in a bracket, far more than needed but for the worst instances
+# Newton's steps in a bracket: only the worst instances need nearly as many.
 _STEPS = 25
 
 
 class KLBall(Ball):
     """Distributions ``p`` with ``sum_i p_i log(p_i / w_i) <= radius``, zero where ``w`` is.
 
-    The worst-case distribution is exponentially tilted, ``p_i = w_i exp(-s u_i)`` up to a factor,
-    with the ``s`` at which the radius is met, found by Newton's method without waiting for a
-    device. If the radius is at least ``-log W``, with the weight ``W`` of the atoms of the smallest
-    value, it is the centre restricted to these.
+    The worst-case distribution is exponentially tilted: ``p_i = w_i exp(-s u_i)`` up to a factor.
+    Newton's method finds the ``s`` at which the divergence equals the radius, without waiting for a
+    device. Let ``W`` be the weight of the atoms with the smallest value. If the radius is at least
+    ``-log W``, the worst-case distribution is the centre restricted to these atoms.
 
     Args:
         radius: Bound of the divergence, in nats (see `Ball`).
@@ -45,13 +45,13 @@ class KLBall(Ball):
         worst = weights * (u <= 0)
         mass = worst.sum(dim=-1, keepdim=True)
         tilted, size, _ = tilt(u, weights, self._search(u, weights).exp())
-        # Convexity: a step back to the centre takes what rounding has left outside of the ball.
+        # Rounding may put the result outside of the ball: move it towards the centre (convexity).
         share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
         tilted = torch.lerp(weights.expand_as(tilted), tilted, share)
         return torch.where(-mass.log() > self.radius, tilted, worst / mass)
 
     def _search(self, u: Tensor, weights: Tensor) -> Tensor:
-        """``log s``, ``b``, at which the divergence is the radius."""
+        """``log s``, ``b``, at which the divergence equals the radius."""
         # The divergence is at most s^2 / 8 (Hoeffding), and the variance is its curvature at 0.
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
@@ -72,20 +72,19 @@ class KLBall(Ball):
 
 
 def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``w exp(-s u)`` as a distribution, its divergence from ``w``, and ``s u`` cut at 800.
+    """The distribution ``w exp(-s u)``, its divergence from ``w``, and ``s u`` clamped at 800.
 
-    The values ``u``, ``b x M``, have a smallest one of 0 in each row; the tilts ``s`` are ``b``.
+    The smallest value in each row of ``u``, ``b x M``, is 0; the tilts ``s`` are ``b``.
     """
     scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
     shrinkage = torch.expm1(-scaled) @ weights
-    # log(1 + shrinkage) loses its digits where little is left of the total, which is then summed
-    # itself.
+    # If the total is small, log(1 + shrinkage) loses digits, and the total is summed directly.
     total = torch.where(shrinkage < -0.5, (-scaled).exp() @ weights, 1.0)
     log_total = torch.where(shrinkage < -0.5, total.log(), shrinkage.log1p()).unsqueeze(-1)
     log_ratio = -scaled - log_total
     ratio = log_ratio.exp()
     tilted = weights * ratio
-    # Termwise r log r - r + 1 >= 0, so that small divergences do not drown in rounding.
+    # Each term r log r - r + 1 >= 0, so rounding does not spoil small divergences.
     direct = ratio * log_ratio - torch.expm1(log_ratio)
     t = log_ratio.clamp(-_SMALL, _SMALL)
     series = torch.zeros_like(t)

@@ -12,8 +12,8 @@ from botorch_calib.robust.sets.base import Ball
 class TotalVariationBall(Ball):
     """Distributions ``p`` with ``sum_i |p_i - w_i| <= radius``: twice the total variation distance.
 
-    The worst-case distribution takes the mass ``radius / 2`` from the atoms of the largest values
-    and puts it on the atom of the smallest one, which may have weight 0.
+    The worst-case distribution takes the mass ``radius / 2`` from the atoms with the largest values
+    and puts it on the atom with the smallest value, even if this atom has weight 0.
 
     Args:
         radius: Radius in the norm ``|p - w|_1``; from 2 on all mass moves (see `Ball`).
@@ -26,8 +26,7 @@ class TotalVariationBall(Ball):
         order = u.argsort(dim=-1, descending=True, stable=True)
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
-        # ``radius`` counts mass twice, where it is taken and where it is put. The last atom gives
-        # to itself, which changes nothing.
+        # The norm counts moved mass twice. Mass taken from the last atom returns to it.
         moved = torch.minimum((self.radius / 2 - before).clamp(min=0.0), mass)
         worst = mass - moved
         worst[:, -1] += moved.sum(dim=-1)

@@ -16,36 +16,36 @@ from botorch_calib.robust.sets.base import Ball
 
 # Largest gap between primal and dual values, for values that range over [0, 1].
 _GAP = 1e-12
-# The cutting planes are finite; this many never occurred.
+# The number of cutting planes is finite; no instance has needed this many.
 _MAX_STEPS = 200
-# Steps before a device is asked whether anything is left, which makes the host wait: 4 to 14 are
-# needed as a rule. A processor is asked at each, which costs nothing.
+# On a GPU the test for convergence makes the host wait, so it runs after this many steps. Most
+# instances need 4 to 14 steps. On a processor the test runs after each step.
 _BLIND_STEPS = 16
-# Numbers in one block of costs: on a processor small enough for its cache.
+# Numbers in one block of costs. On a processor a block fits into the cache.
 _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 
 
 class WassersteinBall(Ball):
     r"""Distributions within Wasserstein distance ``radius`` (order 1, Euclidean ground distance).
 
-    * ``method="exact"``: the distributions live on the atoms, also those of weight 0. By duality
-      the worst case is
+    * ``method="exact"``: distributions on the atoms, including atoms of weight 0. By duality the
+      worst case is
 
         ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
 
-      concave and piecewise linear in ``gamma``, solved to a duality gap of 1e-12 of the range of
-      ``u`` by cutting planes from both sides. The worst-case distribution moves the mass of each
-      atom to the cheapest one at the optimal ``gamma``; where two plans tie, it mixes them such
-      that the budget is spent. Time and memory grow with ``M^2``.
-    * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], the
-      gradients at the contexts' ``lipschitz_points``. If these fill the range of the contexts it is
-      a lower bound, which no distribution need attain. **Over samples alone** they miss steeper
-      places, and it may exceed the worst case. There is no `worst_case` of values at the atoms.
+      concave and piecewise linear in ``gamma``. Cutting planes from both sides solve it to a
+      duality gap of 1e-12 of the range of ``u``. The worst-case distribution moves the mass of each
+      atom to the cheapest atom at the optimal ``gamma``. If two plans tie, it mixes them such that
+      the transport costs exactly the radius. Time and memory grow with ``M^2``.
+    * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], with
+      gradients at the contexts' ``lipschitz_points``. If these points fill the range of the
+      contexts, this is a lower bound, though not always attained. **With samples only**, the points
+      miss steeper places, and the value may exceed the worst case. `worst_case` is not available.
 
-    If ``L`` is the Lipschitz constant of ``u`` in the context, over its whole range,
+    If ``L`` is the Lipschitz constant of ``u`` in the context, over the whole range,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
-    The maximum has kinks, at which a quasi-Newton search loses its time: use `optimize_robust`.
+    The maximum over contexts has kinks that slow a quasi-Newton search: use `optimize_robust`.
 
     Args:
         radius: Radius in the unit of the contexts (see `Ball`).
@@ -64,14 +64,14 @@ class WassersteinBall(Ball):
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether it takes slopes, so that `worst_case` is not enough."""
+        """Whether the method needs gradients; then only `evaluate` works, not `worst_case`."""
         return self.method == "lipschitz"
 
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
         if self.radius == 0.0:
-            # Nothing is subtracted, so that neither slopes nor plans have to be computed.
+            # The worst case is the expectation: neither gradients nor plans are needed.
             return contexts.expectation(function(X, contexts.points))
         if not self.needs_gradients:
             return super().evaluate(function, X, contexts)
@@ -91,26 +91,27 @@ class WassersteinBall(Ball):
 
 
 class _Plan(NamedTuple):
-    """Where each source's mass goes, ``b x m`` indices of atoms; its mean and cost, ``b x 1``."""
+    """A transport plan for each of ``b`` functions."""
 
-    target: Tensor
-    mean: Tensor
-    cost: Tensor
+    target: Tensor  # atom to which the mass of each source moves, b x m
+    mean: Tensor  # mean of the function after the move, b x 1
+    cost: Tensor  # cost of the transport, b x 1
 
     def replaced(self, other: _Plan, rows: Tensor) -> _Plan:
-        """Another plan in ``rows``, a mask ``b x 1``."""
+        """Take ``other`` in the rows of a mask ``b x 1``."""
         return _Plan(*(torch.where(rows, new, old) for new, old in zip(other, self, strict=True)))
 
 
 class _Transport:
     """The exact worst cases of ``b`` functions.
 
-    A plan that sends atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)`` above
-    the concave dual function, which touches it where the plan is cheapest. Two plans are kept:
-    ``near`` costs at most the radius, ``far`` costs more. Their lines cross at the next ``gamma``,
-    at the height of their mixture that costs exactly the radius: an upper bound of the optimum.
-    The plan that is cheapest there gives a lower bound and replaces one of the two. A source, that
-    is an atom with weight, that both plans send to the same place stays with it in between.
+    A plan that moves atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)``, which
+    lies above the concave dual function and touches it where the plan is cheapest. The search has
+    two plans: ``near`` costs at most the radius, ``far`` costs more. Their lines cross at the next
+    ``gamma``. The height of the crossing is an upper bound of the optimum, the mean of the mixture
+    of both plans that costs exactly the radius. The cheapest plan at this ``gamma`` gives a lower
+    bound and replaces one of the two. Sources are the atoms of positive weight. A source with the
+    same target in both plans has this target for every ``gamma`` in between.
     """
 
     def __init__(self, u: Tensor, contexts: ContextDistribution, radius: float) -> None:
@@ -123,7 +124,7 @@ class _Transport:
 
     @property
     def on_processor(self) -> bool:
-        """Whether what is computed can be read without waiting for a device."""
+        """Whether results can be read without waiting for a device."""
         return self.u.device.type == "cpu"
 
     def solve(self) -> Tensor:
@@ -144,7 +145,7 @@ class _Transport:
             within = plan.cost <= self.radius
             near = near.replaced(plan, within & ~done)
             far = far.replaced(plan, ~within & ~done)
-        # The mixture of both that costs the radius, or less if ``far`` does
+        # The mixture that costs exactly the radius, or ``far`` if it costs at most the radius
         share = (self.radius - near.cost) / (far.cost - near.cost)
         share = torch.where(far.cost <= self.radius, 1.0, share.clamp(0.0, 1.0))
         worst = torch.zeros_like(self.u)
@@ -158,7 +159,7 @@ class _Transport:
         return _Plan(target, mean @ weights, cost @ weights)
 
     def _cheapest(self, gamma: Tensor) -> Tensor:
-        """Where each source's mass goes at ``gamma``, ``b x m``."""
+        """The target of each source in the cheapest plan at ``gamma``, ``b x m``."""
         block = _BLOCK if self.on_processor else _DEVICE_BLOCK
         size = max(1, block // self.distances.numel())
         parts = zip(self.u.unsqueeze(-2).split(size), gamma.unsqueeze(-1).split(size), strict=True)

@@ -10,7 +10,7 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 
 
 class WorstCase(AmbiguitySet):
-    """All distributions on the atoms: the smallest value, even if its atom has weight 0.
+    """All distributions on the atoms: the worst case is the smallest value over all atoms.
 
     With atoms that fill a box, such as the mean of the contexts plus and minus their standard
     deviation, it is the robust objective of StableOpt (Bogunovic et al. 2018).

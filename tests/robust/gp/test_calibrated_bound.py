@@ -162,7 +162,7 @@ class TestAgainstThePosterior:
         values, steepness = bound.with_steepness(X, C)
         slopes = torch.autograd.grad(values.sum() + steepness.sum(), X)[0]
         assert values.isfinite().all() and steepness.isfinite().all() and slopes.isfinite().all()
-        # The variance is constant there: what is left varies with the mean and the thresholds.
+        # The variance is constant there, so only the mean and the thresholds vary.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of GPyTorch, that the variance is least
             expected = generic(calibrated("localized", gp), columns)(X, C)

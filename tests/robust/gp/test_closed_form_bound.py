@@ -142,7 +142,7 @@ def closed(gp: Any, columns: Columns, sign: float = 1.0) -> ClosedFormConfidence
 
 
 def generic(gp: Any, columns: Columns, sign: float = 1.0) -> PointwiseFunction:
-    """The generic path, with a bound of its own."""
+    """The bound by the generic path."""
 
     def bound(Z: Tensor) -> Tensor:
         posterior = gp.posterior(Z)
@@ -182,7 +182,7 @@ class TestValues:
         expected = dense_bound(gp, joint(X, C, places)).view(3, 5)
         bound = PATHS[path](gp, columns)
         assert_close(bound(X, C), expected, rtol=0, atol=1e-8)
-        # Gradients, too, are in the order of the contexts' own columns.
+        # Gradients, too, are in the order of the context columns.
         gradients = bound.with_gradients(X, C)[1]
         numeric = context_differences(gp, X, C, places)
         assert_close(gradients, numeric, rtol=1e-5, atol=1e-5)
@@ -226,7 +226,7 @@ class TestValues:
         ("noise", "lengthscale"), [(1e-2, 0.5), (1e-4, 3.0), (1e-6, 0.5), (1e-6, 3.0)]
     )
     def test_hardly_any_noise(self, noise, lengthscale):
-        """Smooth data pinned down to 1e-4: the inverse alone would leave errors of 1e-5."""
+        """With smooth data pinned down to 1e-4, the inverse would have errors of 1e-5."""
         X = uniform(80, 4)
         Y = (3 * X).sin().sum(dim=-1, keepdim=True)
         Y = (Y - Y.mean()) / Y.std()
@@ -357,7 +357,7 @@ class TestGradients:
         assert_close(steepness, gradients.norm(dim=-1).amax(dim=-1), rtol=1e-9, atol=1e-9)
         assert torch.equal(values, plain) and not gradients.requires_grad
         assert len(gradients.norm(dim=-1).argmax(dim=-1).unique()) > 1
-        # Over other contexts, of which there are fewer.
+        # A maximum over fewer, other contexts.
         steepest = bound.with_steepness(X, C, C[2:3])[1]
         assert_close(steepest, gradients[:, 2].norm(dim=-1), rtol=1e-9, atol=1e-9)
         assert not bound.with_steepness(X.detach(), C)[1].requires_grad
@@ -435,7 +435,7 @@ class TestGradients:
         bound = closed(gp, columns)
         X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
         variance = gp.posterior(joint(X.detach(), C, [2, 3]).unsqueeze(-2)).variance
-        # As if half of them were too small.
+        # A lower limit that applies to half of the variances.
         bound.gp = replace(bound.gp, least_variance=float(variance.detach().median()) * 1.0001)
         assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
         assert torch.autograd.gradcheck(

@@ -1,4 +1,4 @@
-"""What the closed form keeps between calls, and how it maps inputs."""
+"""Caches of the closed form, and its map of inputs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def bound_of(gp: Any) -> ClosedFormConfidenceBound:
 
 
 def posterior_bound(gp: Any, X: Tensor, C: Tensor) -> Tensor:
-    """The bound at all pairs, each pair on its own, from the model's posterior."""
+    """The bound at each pair separately, from the model's posterior."""
     Z = torch.stack([torch.cat([x, c]) for x in X for c in C]).unsqueeze(-2)
     posterior = gp.posterior(Z)
     return (posterior.mean + 1.5 * posterior.variance.sqrt()).view(len(X), len(C))
@@ -112,7 +112,7 @@ class TestInputs:
         assert_close(bound_of(gp)(X, C), posterior_bound(gp, X, C), rtol=0, atol=1e-9)
 
     def test_one_outcome_of_several(self):
-        """BoTorch keeps aside inputs that still have a dimension of outcomes."""
+        """BoTorch stores raw inputs that still have a dimension of outcomes."""
         U = uniform(15, 4)
         Y = torch.cat([U.sin().sum(dim=-1, keepdim=True), U.cos().sum(dim=-1, keepdim=True)], -1)
         Y = (Y - Y.mean(dim=0)) / Y.std(dim=0)
@@ -172,7 +172,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_model(change):
-    """An acquisition function that has been evaluated before equals one that is built now."""
+    """After a change of the model, an evaluated acquisition function equals a new one."""
     bounds = torch.tensor([[-1.0] * 4, [3.0] * 4], **DOUBLE)
     gp = make_gp(Normalize(4, bounds=bounds), fixed_noise=change == "fixed noise")
     C, others = uniform(5, 2, seed=2), uniform(7, 2, seed=3)

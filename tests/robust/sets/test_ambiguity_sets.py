@@ -1,4 +1,4 @@
-"""Ambiguity sets against convex programs, and what must hold of every one of them."""
+"""Ambiguity sets against convex programs, and properties of all sets."""
 
 import copy
 import pickle
@@ -77,7 +77,7 @@ def test_value_solves_the_program_and_weights_attain_it(name: str, seed: int) ->
     found = ambiguity.worst_case(values, centre)
     wanted = [programs.solve(ambiguity, row, centre) for row in values.numpy()]
     error = (found - torch.tensor(wanted, dtype=torch.double)).abs()
-    # The programs' own tolerances leave 1e-8 of the range.
+    # The convex programs have errors of 1e-8 of the range.
     assert (error <= 2e-7 * spread(values)).all()
     weights = ambiguity.worst_case_weights(values, centre)
     assert weights.shape == values.shape and (weights >= 0).all()
@@ -157,7 +157,7 @@ def test_subgradient_at_ties(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         other = values + 0.3 * torch.randn(6, generator=generator, dtype=torch.double)
-        # A concave function lies below its linearisations.
+        # A concave function is below its linearisations.
         assert ambiguity.worst_case(other, centre) <= value + weights @ (other - values) + 1e-7
 
 
@@ -277,7 +277,7 @@ def test_wasserstein_as_on_a_device(monkeypatch: pytest.MonkeyPatch, blind_steps
     monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._BLIND_STEPS", blind_steps)
     for ball, weights in zip(balls, wanted, strict=True):
         assert torch.equal(ball.worst_case_weights(values, centre), weights)
-        # One look ends what took at most 16 steps; checks of the arguments read, too.
+        # One read ends a search of up to 16 steps; checks of the arguments would read, too.
         minimise = partial(ball._minimiser, values, centre)
         reads = count_operations(minimise).own_host_reads
         assert reads <= 1 or blind_steps < 16
@@ -286,7 +286,7 @@ def test_wasserstein_as_on_a_device(monkeypatch: pytest.MonkeyPatch, blind_steps
 def test_wasserstein_mixes_plans_to_spend_the_budget() -> None:
     values, centre = instance(2, num=200, rows=8)
     weights = WassersteinBall(0.05).worst_case_weights(values, centre)
-    # In the dual, any gamma gives a lower bound of what the weights attain: they are optimal.
+    # Each gamma gives a lower bound by duality, so weights that attain it are optimal.
     distances = torch.tensor(programs.pairwise_distances(centre.points.numpy()))
     bounds = [
         (values.unsqueeze(-2) + gamma * distances).amin(-1) @ centre.weights - 0.05 * gamma

@@ -1,4 +1,4 @@
-"""Balls whose radius is a schedule: what they are at a number of samples, and what they share."""
+"""Balls with a radius schedule."""
 
 from collections.abc import Callable
 from typing import Any

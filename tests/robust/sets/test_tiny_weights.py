@@ -1,4 +1,4 @@
-"""Divergence balls where the worst atoms have next to no weight, or almost tie."""
+"""Divergence balls whose worst atoms have tiny weights, or almost tie."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ def bisected(
 ) -> Masses:
     """The distribution at which ``is_below`` ceases to be true."""
     a, b = mpmath.mpf(low), mpmath.mpf(high)
-    for _ in range(75):  # the logarithm is known to 1e-20
+    for _ in range(75):  # the logarithm is accurate to 1e-20
         middle = (a + b) / 2
         a, b = (middle, b) if is_below(at(middle)) else (a, middle)
     return at(a)
@@ -61,7 +61,7 @@ SETS: dict[type[Ball], Callable[[Masses, Masses, float], Masses]] = {
 
 
 def check(kind: type[Ball], u: Tensor, weights: Tensor, radius: float) -> None:
-    """Compare values with those of the oracle, and see that the distribution is in the ball."""
+    """Compare values with the oracle's, and check that the distribution is in the ball."""
     contexts = ContextDistribution(torch.arange(len(u)).double().unsqueeze(-1), weights)
     value = kind(radius).worst_case(u, contexts).item()
     with mpmath.workdps(DIGITS):

@@ -1,0 +1,139 @@
+"""The report of suite `tail_only`: regret without noise, and statements of good values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.framework.comparisons import differences, family
+from benchmarks.framework.markdown import mean_with_interval, number, over_seeds, page, table
+from benchmarks.framework.metrics import seconds_per_evaluation, trace
+from benchmarks.framework.plots import curves_figure
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.replicate_result import Collected, Result, Score, by_seed, seed_means
+from benchmarks.framework.suite import Suite
+
+# Regret in units of the objective's spread over the box below which it makes no difference: the
+# process is given a noise of this deviation.
+FLOOR = 1e-3
+
+
+def log_regrets(result: Result) -> list[float]:
+    """Decimal logarithms of the regret after the initial design and each evaluation."""
+    (spread,) = trace(result, "spread")
+    return [math.log10(max(r / spread, FLOOR)) for r in result.regret_by_outcome]
+
+
+def along(result: Result) -> float:
+    """The mean over all evaluations."""
+    return float(np.mean(log_regrets(result)[1:]))
+
+
+def final(result: Result) -> float:
+    return log_regrets(result)[-1]
+
+
+def overstated(result: Result) -> float:
+    """The mean stated probability of an improvement, less the share of improvements."""
+    return float(np.mean(trace(result, "stated")) - np.mean(trace(result, "improved")))
+
+
+def occurrence(result: Result) -> float:
+    """The distance between stated and true shares of good values in the box."""
+    (stated,), (found,) = (trace(result, name) for name in ("box_stated", "box_found"))
+    return abs(stated - found)
+
+
+def brier(result: Result) -> float:
+    (value,) = trace(result, "box_brier")
+    return value
+
+
+FURTHER: dict[str, Score] = {
+    "mean of log10 regret": along,
+    "final": final,
+    "overstated": overstated,
+    "occurrence": occurrence,
+    "Brier score": brier,
+    "s": seconds_per_evaluation,
+}
+
+
+@dataclass(frozen=True)
+class TailReport:
+    """Declared comparisons by group of problems, and tables of groups and problems.
+
+    Args:
+        subject: The method that is compared with others.
+        families: The methods that it is compared with, by the name of their family.
+        groups: The problems of each group, over which a seed's values are averaged.
+    """
+
+    subject: str
+    families: Mapping[str, tuple[str, ...]]
+    groups: Mapping[str, tuple[str, ...]]
+
+    def lines(self, suite: Suite, collected: Collected) -> list[str]:
+        methods = [method.name for method in suite.methods]
+        cases = {
+            name: [collected[problem] for problem in problems if problem in collected]
+            for name, problems in self.groups.items()
+        }
+        compared, further = [], []
+        for kind, others in self.families.items():
+            pairs = {
+                (group, other): (
+                    seed_means(case, self.subject, along),
+                    seed_means(case, other, along),
+                )
+                for group, case in cases.items()
+                for other in others
+            }
+            for (group, other), found in family(pairs).items():
+                beside = differences(
+                    *(seed_means(cases[group], m, final) for m in (self.subject, other))
+                )
+                compared.append(
+                    [
+                        *(kind, group, other, str(len(found.values))),
+                        *found.cells(".3f", margin_of(suite)),
+                        mean_with_interval(beside, "+.3f"),
+                    ]
+                )
+        for group, case in cases.items():
+            further += [
+                [group, m, *(over_seeds(case, m, score, ".3f") for score in FURTHER.values())]
+                for m in methods
+            ]
+        header = ["family", "problems", f"{self.subject} less", "seeds", "mean of log10 regret"]
+        header += ["95 % interval", "p", "detectable", "", "final"]
+        return page(
+            "tail_only",
+            floor=FLOOR,
+            margin=margin_of(suite),
+            comparisons=table(header, compared),
+            groups=table(["problems", "method", *FURTHER], further),
+            problems=_by_problem(collected, methods, self.subject),
+        )
+
+    def figure(self, collected: Collected) -> Figure:
+        return curves_figure(collected, log_regrets, "evaluations", "log10 of regret")
+
+
+def _by_problem(collected: Collected, methods: list[str], subject: str) -> list[str]:
+    """The subject's mean, and differences of the others to it."""
+    others = [method for method in methods if method != subject]
+    body = []
+    for problem, by_method in collected.items():
+        own = by_seed(by_method.get(subject, []), along)
+        mean = float(np.mean(list(own.values()))) if own else math.nan
+        cells = (
+            mean_with_interval(differences(by_seed(by_method.get(m, []), along), own), "+.2f")
+            for m in others
+        )
+        body.append([problem, number(mean), *cells])
+    return table(["problem", subject, *others], body)
