@@ -65,11 +65,10 @@ test-processors: $(STAMP) ## Run the tests as on an old processor, on one with A
 		echo "== env $$setting"; env $$setting $(MAKE) test || failed="$$failed [$$setting]"; \
 	done; test -z "$$failed" || { echo "Failed under$$failed" >&2; exit 1; }
 
-# `make test-downstream CLIENTS=xopt` runs one. blop takes Xopt's generators; the others' tests import three
-# more packages.
+# `make test-downstream CLIENTS=xopt` runs one. Their tests import three more packages.
 .PHONY: test-downstream
 test-downstream: $(STAMP) ## Run the own tests of Ax, Optuna, Xopt, blop and BayBE against our classes
-	$(BIN)/python -m pip install blop hypothesis pyfakefs tenacity
+	$(BIN)/python -m pip install hypothesis pyfakefs tenacity
 	$(ONE_THREAD) $(BIN)/python -m tests.downstream.run $(CLIENTS)
 
 .PHONY: test-cuda
