@@ -80,9 +80,9 @@ def fit(X, Y, bounds):
 # %% [markdown]
 # ## A model that is right on average and wrong everywhere
 #
-# The function is $x \sin 2x + \cos \pi x$ on $[-5, 5]$. The variance of the noise, $(|x| + 1) /
-# 10$, is six times as large at the ends as in the middle, but the Gaussian process has a single
-# noise level.
+# The function is $x \sin 2x + \cos \pi x$ on $[-5, 5]$. The variance of the noise,
+# $(|x| + 1) / 10$, is six times as large at the ends as in the middle, but the Gaussian process
+# has a single noise level.
 
 # %%
 study = IntervalStudy1d()
