@@ -340,7 +340,7 @@ def test_against_sampling_by_botorchs_risk_measures(acqf_class, maximize):
     value = acqf_class(model, alpha, maximize=maximize)(X)
     worst = y.squeeze(-1).sort(dim=-1).values[:, : round(num * (1 - alpha))]
     if conditional:
-        # Of the mean of the worst: their spread, and that of the quantile below which they lie.
+        # The error of a tail mean has two parts: the spread of the tail, and the quantile's error.
         gap = worst[:, -1] - worst.mean(dim=-1)
         error = ((worst.var(dim=-1) + alpha * gap.square()) / worst.shape[-1]).sqrt()
     else:

@@ -102,7 +102,7 @@ def dense(
 @each_model
 @pytest.mark.parametrize("maximize", [True, False])
 def test_equation_2(transforms, fixed_noise, maximize):
-    """``nu`` and the value from kernel matrices of all queries, the window being some of them."""
+    """``nu`` and the value equal results from kernel matrices of all queries."""
     model = make_censored(transforms=transforms, fixed_noise=fixed_noise)
     pending, X = pending_points(transforms=transforms), new_points(transforms=transforms)
     window = torch.cat([pending, make_data(transforms=transforms)[0][:4]])

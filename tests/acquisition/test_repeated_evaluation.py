@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tests.test_device_discipline import ACQUISITIONS, decisions_of, value_and_gradient
 
-#: What is kept is there by now: BoTorch's caches of the last shapes too.
+#: Number of evaluations after which all caches are filled, BoTorch's included.
 WARM_UP = 3
 NUM = 4
-#: Those that searches are mostly made of, for longer.
+#: More evaluations of the functions that most searches use.
 MAIN = {"LogCalibratedExpectedImprovement": 30, "qLogCalibratedNoisyExpectedImprovement": 30}
 
 

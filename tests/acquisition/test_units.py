@@ -39,7 +39,7 @@ UNITS = [*SMALL, (torch.double, 2.0**24, 1e-9)]
 
 
 def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Training inputs and outcomes, and decisions to judge, some of them training inputs."""
+    """Training inputs, outcomes, and points for evaluation, which include training inputs."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(15, 3, generator=generator, dtype=dtype)
     others = torch.rand(3, 3, generator=generator, dtype=dtype)

@@ -19,12 +19,12 @@ from tests.predictive_examples import KINDS, SOME_KINDS, random_predictive, smoo
 from tests.random_numbers import uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
-# Knots that meet at the cap are a millionth apart there: rounding of their difference.
+# Knots at the cap are moved apart by a millionth, and their difference is rounded.
 TOLERANCE = {"recalibrated": 2e-6}
 
 
 def random_case(kind: str, num: int) -> tuple[SmoothedPredictive, Tensor]:
-    """Smoothed distributions and points: at knots, beyond, in the bulk, far out to both sides."""
+    """Smoothed distributions and points at and beyond knots, in the bulk, and far out."""
     distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     ratio = 10 ** (6 * uniform(num, generator=generator) - 4)
     normal = torch.randn(num, dtype=torch.double, generator=generator)
