@@ -116,7 +116,7 @@ def test_equation_2(transforms, fixed_noise, maximize):
 
 @pytest.mark.parametrize("iteration", [1, 2, 6, 12])
 def test_the_sum_starts_at_the_first_query(iteration):
-    """The published sum starts at ``t - m``, which is no query while ``t <= m``: erratum.
+    """Erratum: the published sum starts at ``t - m``, before the first query if ``t <= m``.
 
     Queries are numbered from 1 as in the paper; values arrive after two iterations.
     """

@@ -1,7 +1,7 @@
-"""Evaluating acquisition functions over and over keeps nothing: what a search does for hours.
+"""Repeated evaluation of acquisition functions, as in a long search, leaks no memory.
 
-Live tensors are counted, not bytes, so the count is the same on every machine. What is kept on
-purpose, such as prediction caches, is there after a few evaluations; beyond them nothing may stay.
+Tests count live tensors instead of bytes, so the count is the same on every machine. Prediction
+caches and the like are filled by the first evaluations; later evaluations must not add tensors.
 """
 
 from __future__ import annotations
