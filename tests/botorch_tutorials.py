@@ -1,4 +1,4 @@
-"""What the situations of BoTorch's tutorials share: one sampler for plain and calibrated models."""
+"""Helpers for BoTorch's tutorials: one sampler for plain and calibrated models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def value_and_gradient(acquisition: Any, X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PathSampler(NormalMCSampler):
-    """Draws the same paths of a Gaussian process, whether that is calibrated or not.
+    """Draws the same paths of a Gaussian process with and without calibration.
 
     A number belongs to a point's place and an outcome. A calibrated posterior has a second one
     beside each, for the noise, which does not count where nothing is corrected.

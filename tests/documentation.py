@@ -1,9 +1,6 @@
-"""What tests of the README and of the documentation share."""
+"""Helpers for tests of the README and of the documentation."""
 
-import gc
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +8,20 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# Else in a source distribution, which leaves most archives of results out.
+# Otherwise this is a source distribution, which lacks most archives of results.
 IN_CHECKOUT = (ROOT / ".git").exists()
 
 
 def python_blocks(page: Path) -> list[str]:
-    """The Python blocks of a Markdown page, in their order."""
+    """The Python blocks of a Markdown page, in order."""
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
-
-
-@contextmanager
-def frozen_heap() -> Iterator[None]:
-    """For the import of BayBE: it collects garbage 56 times, 0.2 s each beside torch."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def run_blocks(page: Path) -> dict[str, Any]:
     """Run the blocks of a page one after another, as a reader would who pastes them.
 
     Returns:
-        The names that they leave behind.
+        The names that they define.
     """
     torch.manual_seed(0)
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -1,4 +1,4 @@
-"""Small Gaussian process models with set hyperparameters, and a dense oracle of them."""
+"""Small Gaussian process models with set hyperparameters, and a dense oracle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.random_numbers import normal, uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 LENGTHSCALES, CONSTANT, NOISE = (0.4, 0.7), 0.3, 0.05
-# What separates raw from transformed data, where there are transforms.
+# Shift and scale of raw data, which transforms remove.
 X_LOW, X_RANGE, Y_MEAN, Y_SCALE = -5.0, 10.0, 30.0, 7.0
 
 
@@ -76,7 +76,7 @@ def make_variational() -> SingleTaskVariationalGP:
 
 
 def make_multitask(fixed_noise: bool = False) -> MultiTaskGP:
-    """Two tasks, the first of which is the output; the task feature comes last."""
+    """Two tasks; the first one is the output. The task feature is the last column."""
     X, Y, Yvar = make_data()
     task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
     gp = MultiTaskGP(
@@ -90,7 +90,7 @@ def make_multitask(fixed_noise: bool = False) -> MultiTaskGP:
 
 
 def make_partly_known(transforms: bool = False, dtype: torch.dtype = torch.double) -> Any:
-    """A GP that knows the noise of every third row, and has learned `NOISE` for the others."""
+    """A GP with known noise in every third row, and the learned `NOISE` in the others."""
     X, Y, Yvar = (tensor.to(dtype) for tensor in make_data(transforms=transforms))
     gp = PartlyKnownNoiseGP(
         X,
@@ -142,9 +142,9 @@ def dense_posterior(
 
 
 def predicted(gp: Any, index: int, kept: list[int]) -> tuple[Any, Tensor]:
-    """Posterior of the objective at one training input given others, and the noise there.
+    """Posterior of the objective at a training input given others, and the noise variance there.
 
-    Hyperparameters and the state of the transforms are those of the full model.
+    Hyperparameters and transforms are taken from the full model.
     """
     part = copy.deepcopy(gp)
     part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)
@@ -159,7 +159,7 @@ def predicted(gp: Any, index: int, kept: list[int]) -> tuple[Any, Tensor]:
 
 
 class GaussianLaw(NoCalibration):
-    """Corrects nothing, and counts what it is told."""
+    """Corrects nothing, and counts its updates."""
 
     count = 0
 
@@ -193,5 +193,5 @@ def make_model(dtype: torch.dtype = torch.double, **kwargs: Any) -> CalibratedMo
 
 
 def stated_noise(model: Any, X: Tensor) -> Tensor:
-    """Variance of the noise of observations that a model states, in units of the outcome."""
+    """The noise variance of observations by a model, in units of the outcome."""
     return predict(model, X, objective=False).spread().of_noise.square().to(X)

@@ -1,4 +1,4 @@
-"""Grids of cases too long for every run: the rest of them runs under ``make test-slow``."""
+"""Grids of cases of which only some are in the fast tests; ``make test-slow`` runs the rest."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def mostly_slow(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """All cases, tuples or single arguments, of which only ``kept`` ones are not slow."""
+    """All cases (tuples or single arguments); all except the ``kept`` ones are slow."""
     cases = [*cases]
     unknown = [case for case in kept if case not in cases]
     if unknown:  # they would run nowhere

@@ -1,4 +1,4 @@
-"""BoTorch's search as it runs with a SciPy that its own L-BFGS-B does not know, such as 1.18."""
+"""BoTorch's search with a version of SciPy that its L-BFGS-B does not support, such as 1.18."""
 
 from __future__ import annotations
 

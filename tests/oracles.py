@@ -84,7 +84,7 @@ def _panels(pieces: Pieces, ratio: float, x: float) -> Iterator[tuple[Array, Arr
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Everything that is asked of the distribution of ``z + ratio eps`` at a number ``x``."""
+    """All quantities of the distribution of ``z + ratio eps`` at a number ``x``."""
 
     log_excess: float
     log_survival: float
@@ -121,7 +121,7 @@ def mean_below(pieces: Pieces, ratio: float, x: float) -> float:
         log_below, rise = np.where(z <= x, log_mass, -np.inf), 0.0
     else:
         t = (x - z) / ratio
-        # Of one normal number with mean z: minus the ratio of its density to its cdf.
+        # For a normal variable with mean z: minus the ratio of its density to its cdf.
         log_below, rise = log_mass + log_ndtr(t), -ratio * np.exp(log_phi(t) - log_ndtr(t))
     weight = np.exp(log_below - logsumexp(log_below))
     return float(np.sum(weight * (z + rise)))

@@ -26,7 +26,7 @@ KINDS = [
     "truncated",
     "open",
 ]
-# Where a kind takes long; others share the code of one of these.
+# For tests that take long: these kinds cover the code of the others, which are slow cases.
 SOME_KINDS = mostly_slow(
     KINDS, ["gaussian", "conformal", "stretched", "recalibrated", "truncated", "open"]
 )

@@ -1,4 +1,4 @@
-"""The package's structure, read from its source with ``ast``: nothing here imports it."""
+"""The package's structure, read from its source with ``ast``, without importing it."""
 
 import ast
 import re
@@ -26,15 +26,15 @@ CHAIN = (
     "asynchronous",
     "integrations",
 )
-# What searches: it knows BoTorch alone, and serves what chooses points.
+# Searches. They depend only on BoTorch, and all components that choose points use them.
 SEARCH = "optim"
-# These serve the chain's later components and know nothing of acquisitions.
+# The chain's later components use these, which do not import acquisition functions.
 SIDE = ("ledger", "robust")
 # These may import all of the above, and nothing in the package imports them.
 LEAVES = ("test_functions", "plotting")
 # Components of the chain that are siblings: neither imports the other.
 STRANGERS = {("acquisition", "diagnostics")}
-# Python files that may stand at the top of the package, besides its subpackages.
+# Python files that may be at the top of the package, next to its subpackages.
 ROOT_FILES = {"", "exceptions", "_roots", "_validation"}
 
 Graph = dict[str, set[str]]
@@ -142,7 +142,7 @@ def is_allowed(source: str, target: str) -> bool:
 
 
 def wrong_tables(sources: list[Source]) -> list[str]:
-    """Packages whose docstring has a table of their files that is not theirs."""
+    """Packages whose docstring has a wrong table of files."""
     names = {source.name for source in sources}
     found = []
     for package in filter(lambda source: source.is_package, sources):
@@ -192,7 +192,7 @@ def test_imports_run_one_way(sources: list[Source]) -> None:
 
 
 def test_private_modules_stay_in_their_package(sources: list[Source]) -> None:
-    """Neither they nor private names of modules are imported from outside of it."""
+    """Private modules and private names are imported only inside their package."""
     for name, targets in import_graph(sources).items():
         for target in targets:
             home, _, last = target.rpartition(".")

@@ -1,8 +1,8 @@
 """The situations of BoTorch's tutorials, with one changed line each.
 
-An acquisition function is made as in a tutorial, for the plain model and for a calibrated one that
-corrects nothing. Values and gradients are the same; with a calibrator that corrects they are finite
-and others.
+An acquisition function is built as in a tutorial, for the plain model and for a calibrated model
+whose calibrator changes nothing. Values and gradients are equal. With an effective calibrator they
+are finite and different.
 """
 
 from __future__ import annotations

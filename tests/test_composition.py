@@ -94,7 +94,7 @@ def sampler(num: int = 16) -> SobolQMCNormalSampler:
     return SobolQMCNormalSampler(torch.Size([num]), seed=0)
 
 
-# Every calibrator, and every structure around one.
+# Each calibrator, and each structure around a calibrator.
 COMBINED = [
     pytest.param(structure, calibrator, id=f"{name}, {kind}")
     for name, structure in STRUCTURES.items()
@@ -161,7 +161,7 @@ def test_pending_points_of_any_model(structure: Any, calibrator: Any) -> None:
 
 @any_model
 def test_samples_agree_with_closed_forms(structure: Any, calibrator: Any) -> None:
-    """Up to quasi-random error, about 1 % here; where improvement is likely enough."""
+    """Up to a quasi-random error of about 1 %, if improvement is likely enough."""
     model = structure(calibrator())
     mean, spread = (v.squeeze(-1).squeeze(-1) for v in moments(model))
     best = float(mean.mean())
@@ -196,7 +196,7 @@ def test_a_list_of_one_model_is_that_model(structure: Any) -> None:
 
 @pytest.mark.parametrize("build", [*GAUSSIAN.values(), SAMPLED["qLogEI"], SAMPLED["qUCB"]])
 def test_a_calibrator_that_corrects_nothing(build: Any) -> None:
-    """BoTorch's own values and gradients of the process, given the same base samples."""
+    """It gives BoTorch's values and gradients for the process, with the same base samples."""
     gp = with_pending(make_gp(), "censor")
     acqf, plain = build(CalibratedModel(gp, GaussianLaw())), build(gp)
     if hasattr(acqf, "sampler"):

@@ -1,7 +1,7 @@
 """The contracts hold for BoTorch's classes and this package's, and catch broken ones.
 
-Others stand where classes are tested: in `tests.models`, `tests.acquisition`, `tests.posteriors`
-and `tests.calibration`.
+Other contracts are next to the tests of the classes: in `tests.models`, `tests.acquisition`,
+`tests.posteriors` and `tests.calibration`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TestBoTorchAcquisition(AcquisitionContract):
 def make_delayed(
     dtype: torch.dtype = torch.double, sign: float = 1.0
 ) -> tuple[CensoredDelayModel, Tensor]:
-    """A model with pending points, and the window they make."""
+    """A model with pending points, and the window for them."""
     pending = uniform(3, 2, generator=Generator().manual_seed(2)).to(dtype)
     return CensoredDelayModel(make_gp(dtype, sign), pending, censor_value=sign * -1.5), pending
 
@@ -101,7 +101,7 @@ class TestCalibratedThompsonSampling(AcquisitionContract):
 
 
 def make_contexts(dtype: torch.dtype) -> Tensor:
-    """Of models of two inputs, the second of which is the context."""
+    """A function of models with two inputs; the second input is the context."""
     return torch.tensor([[0.2], [0.5], [0.9]], dtype=dtype)
 
 

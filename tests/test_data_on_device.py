@@ -1,4 +1,4 @@
-"""Data lie on a device that is not the default one, as in a user's session with a GPU.
+"""Data are on a device that is not the default one, as in a user's session with a GPU.
 
 Each path is run on the CPU and, with ``--device``, on that device, with the same hyperparameters or
 the same seeds, so that what is computed can be compared.
@@ -62,7 +62,7 @@ def data(device: torch.device, num: int = NUM) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fitted(bounds: Tensor, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> SingleTaskGP:
-    """A GP of set hyperparameters, as one fitted by a user."""
+    """A GP with set hyperparameters, in place of a fitted one."""
     gp = SingleTaskGP(
         X,
         Y,
@@ -94,7 +94,7 @@ def with_gradient(function: Callable[[Tensor], Tensor], X: Tensor) -> tuple[Tens
 
 
 def same_as_on_cpu(path: Callable[[torch.device], Any], device: torch.device) -> None:
-    """Run a path here and there: its tensors lie on its device, and they agree."""
+    """Run a path on both devices: the tensors are on the right device, and they agree."""
     expected, results = path(torch.device("cpu")), path(device)
     assert len(results) > 0
     for here, there in zip(expected, results, strict=True):
@@ -157,7 +157,7 @@ def calibrated(device: torch.device, **kwargs: Any) -> CalibratedModel:
 
 
 def acquisition_on(device: torch.device, name: str) -> Any:
-    """One that was made on a device, which is not the default one any more."""
+    """An acquisition function built on a device that was the default then, but not now."""
     with device:
         return ACQUISITIONS[name]()
 
@@ -168,7 +168,7 @@ def test_acquisition_functions(name: str, device: torch.device) -> None:
         acqf = acquisition_on(device, name)
         return with_gradient(acqf, decisions_of(acqf).to(device))
 
-    if name.startswith("DelayedThompsonSampling"):  # a device draws other numbers
+    if name.startswith("DelayedThompsonSampling"):  # other devices draw other numbers
         assert all(each.device.type == device.type for each in path(device))
     else:
         same_as_on_cpu(path, device)
@@ -210,7 +210,7 @@ def test_chance_constraints(device: torch.device) -> None:
     )
     optimize_chance_constrained(acqf, constraint, bounds)
     assert constraint.violation_bound(200) > 0
-    assert isinstance(certified, bool)  # and no tensor, which would wait for the device
+    assert isinstance(certified, bool)  # not a tensor, which would wait for the device
 
 
 def test_chance_constraints_go_on_from_rows(device: torch.device) -> None:
@@ -269,7 +269,7 @@ def ledger_of(device: torch.device) -> FeedbackLedger:
 
 @pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
 def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device) -> None:
-    """The ledger and its queries stay on the CPU, whatever the model's device."""
+    """The ledger and its queries stay on the CPU, also with a model on another device."""
     bounds = data(device)[0]
 
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
@@ -291,7 +291,7 @@ def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device
 
 @pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
 def test_proposer_with_its_own_model(strategy: str, device: torch.device) -> None:
-    """On the device of the bounds, repeatable, and without a trace in the random state."""
+    """On the bounds' device, repeatable, and without any effect on the random state."""
     search = SearchSettings(num_restarts=2, raw_samples=8)
 
     def propose(ledger: FeedbackLedger) -> Tensor:

@@ -1,4 +1,4 @@
-"""Nothing is made on a default device, and nothing is read back from one: no GPU is needed.
+"""No tensor is created on the default device or read back from it; the tests need no GPU.
 
 Objects are built on the CPU. They are evaluated while PyTorch's default device is ``meta``, whose
 tensors hold no numbers: one that is made without a device is an error, at once.
@@ -98,7 +98,7 @@ def constraint() -> ChanceConstraint:
 
 
 def draw(model: Model) -> AcquisitionFunction:
-    """One while some points are pending."""
+    """A draw while some points are pending."""
     pending = here(PENDING)
     delayed = CensoredDelayModel(model, pending, -1.5)
     return DelayedThompsonSampling(delayed, 0.7, pending, feedback_bound=0.2, seed=3)
@@ -223,14 +223,14 @@ LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
         lambda: OnlineQuantileTracker([0.2, 0.7], 0.05, scale=1.0, lengthscale=0.5)
     ),
 }
-# Evaluated to the end of an iteration whose length depends on the numbers.
+# These functions iterate, for a number of steps that depends on the values.
 ITERATIVE = ("WassersteinBall",)
-# A worst case that iterates.
+# A worst case that is found by iteration.
 ITERATED = ("RobustAcquisition",)
 
 
 def forget_constants() -> None:
-    """Empty the caches of constants, which hide how these are made."""
+    """Empty the caches of constants, so that constants are created again."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "botorch_calib":
             for _, function in inspect.getmembers(module, lambda f: hasattr(f, "cache_clear")):
@@ -307,11 +307,11 @@ def test_every_class_is_covered(module, base, covered, abstract) -> None:
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_acquisition_functions(name, device) -> None:
-    # Under a dispatch mode torch takes other branches of its derivatives, which round differently.
+    # Under a dispatch mode torch uses other branches of derivatives, which round differently.
     with torch.device("cpu"), _AsUsual():
         function = ACQUISITIONS[name]()
         expected = value_and_gradient(function, decisions_of(function))
-    # Once more from the start, without what was computed and kept.
+    # Build the function again, so that it has no cached results.
     function = ACQUISITIONS[name]()
     points = decisions_of(function).to(device)
     with nothing_without_device():
@@ -358,7 +358,7 @@ def test_learners(name, device) -> None:
 
 
 def own_host_reads(function: AcquisitionFunction) -> int:
-    """How often an evaluation waits for the device, once what it keeps has been computed."""
+    """How often an evaluation waits for the device, once its caches are filled."""
     points = here(decisions_of(function))
     value_and_gradient(function, points)
     return count_operations(lambda: value_and_gradient(function, points)).own_host_reads
@@ -366,7 +366,7 @@ def own_host_reads(function: AcquisitionFunction) -> int:
 
 @pytest.mark.parametrize("name", [name for name in ACQUISITIONS if name not in ITERATED])
 def test_acquisition_functions_read_nothing_back(name) -> None:
-    # A closed form, made anew each time, asks once how well its covariance is conditioned.
+    # A closed form is built for each call, and reads the condition of its covariance once.
     closed_form = "ConfidenceBound" in name and name.startswith(("Robust", "Wasserstein"))
     assert own_host_reads(ACQUISITIONS[name]()) <= int(closed_form)
 

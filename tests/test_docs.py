@@ -1,6 +1,6 @@
-"""The documentation names everything public, and its examples and those of the README run.
+"""The documentation names everything public; its examples and the README's examples run.
 
-That the site builds without a warning is for ``make docs`` to say.
+``make docs`` checks that the site builds without a warning.
 """
 
 import importlib
@@ -18,7 +18,7 @@ import torch
 from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
 from docs.drawn_figures import draw
-from tests.documentation import DOCS, ROOT, frozen_heap, python_blocks, run_blocks
+from tests.documentation import DOCS, ROOT, python_blocks, run_blocks
 from tests.long_grids import mostly_slow
 
 PUBLIC_MODULES = (
@@ -44,12 +44,16 @@ EXTRAS = {
     "guides/baybe.md": "baybe",
     "guides/optuna.md": "optuna_integration",
     "guides/xopt.md": "xopt",
+    "how_to/memory_limit.md": "optuna_integration",
+    "how_to/online_experiments.md": "ax",
+    "how_to/operate_a_machine.md": "xopt",
+    "how_to/plates.md": "baybe",
 }
 
 PAGES = sorted(
     page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if python_blocks(page)
 )
-# Those that take longest and use what other tests run as well: `make docs` runs their examples.
+# The slowest pages, whose code other tests run as well. `make docs` runs their examples.
 LONG = ["getting_started.md", *EXTRAS]
 LONG += [f"guides/{name}.md" for name in ("acquisition", "decisions", "delays", "diagnosis")]
 
@@ -73,7 +77,7 @@ def documented() -> list[str]:
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str, documented: list[str]) -> None:
-    """Under this path or, for the same object, under another one."""
+    """A name is listed under its path, or the same object under another path."""
     path = f"botorch_calib.{module}".rstrip(".")
     entries = {name.rpartition(".")[2]: name for name in documented}
     missing = [
@@ -92,18 +96,29 @@ def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
             load(name)
 
 
+@pytest.mark.parametrize("file", sorted((DOCS / "inventories").iterdir()), ids=lambda f: f.stem)
+def test_names_of_other_libraries_exist(file: Path) -> None:
+    """Those that the site links to, each with one page; `make links` opens the pages."""
+    pytest.importorskip(file.stem)
+    header, _, _, *lines = file.read_text(encoding="utf-8").splitlines()
+    assert header == "# Sphinx inventory version 1"
+    for name, kind, address in map(str.split, lines):
+        assert name.startswith(f"{file.stem}.") and address.endswith(".html")
+        found = load(name)
+        assert isinstance(found, type) == (kind in ("class", "exception"))
+
+
 @pytest.mark.parametrize("page", mostly_slow(PAGES, [p for p in PAGES if p not in LONG]))
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in EXTRAS:
-        with frozen_heap():
-            pytest.importorskip(EXTRAS[page])
+        pytest.importorskip(EXTRAS[page])
     monkeypatch.chdir(tmp_path)  # where ledgers are made
     run_blocks(DOCS / page)
 
 
 @pytest.mark.slow  # `make docs` runs it
 def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
-    """In under ten lines, with worker processes; `tests/asynchronous` has it go on."""
+    """Under ten lines, with worker processes; `tests/asynchronous` tests how a run resumes."""
     page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
     script = page.partition("```{code-block} python\n")[2].partition("```")[0]
     assert len([line for line in script.splitlines() if line]) < 10
@@ -155,7 +170,7 @@ def test_spawned_processes_import_the_script_without_running_it(
 
 
 def test_workers_of_the_example_stay_where_its_log_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They import the script too, and would each go to a folder of their own."""
+    """Workers import the script too, and must not change to another folder."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.chdir(ROOT)
     names = runpy.run_path(str(ROOT / "examples" / "four_workers.py"), run_name="__mp_main__")
@@ -171,11 +186,11 @@ def test_picture_of_the_readme_is_current(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_readme_run() -> None:
-    """By themselves: they define their data."""
+    """They run without other code, since they define their data."""
     readme = ROOT / "README.md"
     assert len(python_blocks(readme)) == 2
     candidate = run_blocks(readme)["candidate"]
     assert isinstance(candidate, torch.Tensor)
     assert candidate.shape == (1, 2)
     assert ((candidate >= 0) & (candidate <= 1)).all()
-    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 120

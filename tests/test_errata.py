@@ -37,7 +37,7 @@ AT = np.array([-1.5, 0.2, 1.1, 3.0])
 
 
 def locbo_density(f: np.ndarray, slip: str | None = None) -> np.ndarray:
-    """LOCBO eq. 46 at ``f``, corrected but for one slip, which is as printed."""
+    """LOCBO eq. 46 at ``f``, with one slip as printed and all others corrected."""
     a = VARIANCE / (VARIANCE + NOISE)
     total, given_y = VARIANCE + NOISE, a * NOISE  # variances of y, and of f given y
     half_width = -norm.ppf(THRESHOLD / 2) * math.sqrt(total)
@@ -161,7 +161,7 @@ def test_regulariser_of_ocbo_is_centred_at_the_level():
 
 
 def test_beta_of_the_robust_bound_is_squared():
-    """The paper's multiplier 1.5 of sigma is ``beta=2.25``, as in BoTorch."""
+    """The paper multiplies sigma by 1.5; as in BoTorch, this is ``beta=2.25``."""
     gp = make_gp()
     numbers = scores_of(7)
     contexts, x = numbers[:4].view(4, 1), numbers[4:].view(3, 1, 1)

@@ -1,6 +1,6 @@
-"""Links of Markdown files lead to files that are there, and to headings in them.
+"""Links of Markdown files lead to existing files, and to headings in them.
 
-Those to the web are for ``make links``, which a scheduled workflow runs.
+``make links``, in a scheduled workflow, checks links to the web.
 """
 
 import re
@@ -44,7 +44,7 @@ def test_links_lead_somewhere(name: str) -> None:
         target = page.parent / path if path else page
         if "://" in link:
             continue
-        if target.suffix == ".ipynb":  # which the site's build makes
+        if target.suffix == ".ipynb":  # the site's build creates it
             target = ROOT / "tutorials" / f"{target.stem}.py"
         is_there = target.exists()
         if not is_there or (anchor and target.suffix == ".md" and anchor not in anchors(target)):

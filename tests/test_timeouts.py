@@ -36,7 +36,7 @@ def test_after():
 
 
 def test_hanging_tests_fail_by_name(tmp_path: Path) -> None:
-    """A child holds the pipe to xdist and a `with` block waits for it; a fixture does not end."""
+    """A child keeps the pipe to xdist open while a `with` block waits; a fixture never ends."""
     pytest.importorskip("xdist")
     (tmp_path / "test_hanging.py").write_text(HANGING)
     plugins = ["-p", "tests.timeouts", "-p", "no:cacheprovider"]
@@ -54,4 +54,4 @@ def test_hanging_tests_fail_by_name(tmp_path: Path) -> None:
         assert f"test_hanging.py::{name} took more than 1 s" in run.stdout
         assert place in run.stdout
         assert f"crashed while running 'test_hanging.py::{name}'" in run.stdout
-    assert "3 failed, 1 passed" in run.stdout.splitlines()[-1]  # one in its body and at its end
+    assert "3 failed, 1 passed" in run.stdout.splitlines()[-1]  # one fails twice

@@ -54,7 +54,7 @@ def test_what_is_no_number_is_named(value):
 
 
 def test_columns_of_pandas_whose_labels_do_not_begin_at_zero():
-    """Torch reads the label 0, and its own remedy would fail on them."""
+    """Torch reads the label 0, which these columns lack."""
     pandas = pytest.importorskip("pandas")
     levels = pandas.Series([0.1, 0.5, 0.9], index=[7, 5, 6])
     assert check_numbers("levels", levels).tolist() == [0.1, 0.5, 0.9]

@@ -166,6 +166,6 @@ def test_searches_climb(constrained: bool) -> None:
         found = search(constrained, torch.tensor(corner).double(), acqf, limit)
     assert_close(found, expected, rtol=1e-3, atol=1e-3)
     assert not found.requires_grad
-    # A search that gradients had not led would have stopped at one of its samples.
+    # Without gradients the search would have stopped at one of its samples.
     again = search(constrained, torch.tensor(corner).double(), acqf, limit)
     assert_close(again, expected, rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""A test that hangs ends its process: xdist reports it by name and goes on in another process.
+"""A test that hangs ends its process: xdist reports it by name and continues in another process.
 
 A plugin of pytest-timeout, whose own ways do not suffice. Its signal raises in the main thread:
 it cannot end compiled code, and a test that leaves a ``with`` block of an executor waits there for
@@ -50,7 +50,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Start the clock anew, as what a failed test has left unfinished likes to hang here."""
+    """Start the clock again, since the leftovers of a failed test may hang here."""
     if TIMER in item.stash:
         item.stash[TIMER].cancel()
         start_clock(item)
@@ -68,12 +68,12 @@ def start_clock(item: pytest.Item) -> None:
 
 
 def threads_of_tests() -> set[threading.Thread]:
-    """The threads that run, without the clocks."""
+    """The running threads, except the clocks."""
     return {thread for thread in threading.enumerate() if thread.name != CLOCK}
 
 
 def end_process(name: str, seconds: float, stderr: int) -> None:
-    """Say which test hangs and where, and end this process with all that it has started."""
+    """Report which test hangs and where, and end this process and its children."""
     os.write(stderr, f"\n{name} took more than {seconds:g} s. Its threads:\n".encode())
     faulthandler.dump_traceback(file=stderr)
     children = list(children_of(os.getpid()))
@@ -88,7 +88,7 @@ def end_process(name: str, seconds: float, stderr: int) -> None:
 
 
 def children_of(pid: int) -> Iterator[int]:
-    """What a process has started, and what that has, where the system tells (Linux)."""
+    """The children of a process, and their children, if the system lists them (Linux)."""
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
             yield from children_of(child)

@@ -1,5 +1,5 @@
-"""Calibrated models inside other frameworks, each behind its extra.
+"""Calibrated models in other frameworks, each of which is an optional dependency.
 
-Without it, ``ax``, ``optuna``, ``xopt`` and ``baybe`` raise an error that names it; the other files
-of Ax and Optuna import those first.
+If a framework is missing, importing ``ax``, ``optuna``, ``xopt`` or ``baybe`` raises an error that
+names the extra to install. The other modules for Ax and Optuna import ``ax`` or ``optuna`` first.
 """

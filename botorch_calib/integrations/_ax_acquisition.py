@@ -1,6 +1,6 @@
-"""Which acquisition functions Ax is given for calibrated models, and under which constraints.
+"""Acquisition functions in Ax for calibrated models, with and without outcome constraints.
 
-Importing this module teaches Ax to store them.
+Importing this module enables Ax to store these functions.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
-# What counts as rounding at the edge of a parameter constraint, in the unit of Ax's parameters.
+# Tolerance for rounding at the boundary of a parameter constraint, in units of Ax's parameters.
 _EDGE = 1e-6
 
-#: Classes of functions of one outcome, which know nothing of constraints, but for those below.
+#: Acquisition functions of one outcome. They ignore constraints, except ``UNDER_CONSTRAINTS``.
 ONE_OUTCOME = (
     AnalyticAcquisitionFunction,
     CalibratedAcquisitionFunction,
     DelayAwareAcquisitionFunction,
 )
-#: Functions that depend on the outcome constraints and not on the objective.
+#: Functions that depend on the outcome constraints only, not on the objective.
 CONSTRAINTS_ALONE = (CertifiedSetExpansion, ours.LogCalibratedProbabilityOfFeasibility)
-#: Closed forms under outcome constraints, by the sampled function that Ax would choose.
+#: The closed form under outcome constraints, for each sampled function that Ax would choose.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.LogCalibratedConstrainedExpectedImprovement,
     qLogProbabilityOfFeasibility: ours.LogCalibratedProbabilityOfFeasibility,
 }
 UNDER_CONSTRAINTS = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
-#: Functions that cache the roots of calibrated models, by the function that Ax would choose.
+#: The function that caches covariance roots of models, for each function that Ax would choose.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.qLogCalibratedNoisyExpectedImprovement,
     qLogNoisyExpectedHypervolumeImprovement: ours.qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -64,9 +64,10 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 
 
 class PendingAtEdges(Acquisition):
-    """Ax's acquisition, with pending points that rounding has moved beyond a parameter constraint.
+    """A variant of Ax's acquisition that keeps pending points just beyond a parameter constraint.
 
-    Ax leaves these out, though the best point is often at the edge, and would be proposed again.
+    Ax drops pending points that rounding has moved beyond a constraint. But the best point is often
+    on the boundary, and Ax would propose it again.
     """
 
     def __init__(self, *, torch_opt_config: TorchOptConfig, **given: Any) -> None:
@@ -78,16 +79,16 @@ class PendingAtEdges(Acquisition):
 
 
 class SampledSums(PendingAtEdges):
-    """Ax's acquisition, in which samples of outcomes are drawn together, and summed.
+    """A variant of Ax's acquisition that samples all outcomes jointly and sums the samples.
 
-    Ax's ``ModelList`` would draw the samples of each calibrated model separately, and its sums of
-    outcomes need a joint normal distribution.
+    Ax's ``ModelList`` would sample each calibrated model separately. For a sum of outcomes, Ax
+    would need a joint normal distribution.
     """
 
     def _subset_model(self, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         model, *rest = super()._subset_model(model, *args, **kwargs)
         if type(model) is ModelList:
-            with suppress(UnsupportedError):  # one is an ensemble, say
+            with suppress(UnsupportedError):  # for example, one model is an ensemble
                 model = CalibratedModelList(*model.models)
         return model, *rest
 
@@ -106,13 +107,14 @@ class SampledSums(PendingAtEdges):
 
 
 class ConstrainedClosedForm(SampledSums):
-    """Ax's acquisition, with the closed form in place of samples where constraints allow for one.
+    """A variant of Ax's acquisition that uses a closed form if the constraints allow it.
 
-    Under outcome constraints Ax's ``qLogNoisyExpectedImprovement`` and
-    ``qLogProbabilityOfFeasibility``, if they have no options, become
-    `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, where
-    the objective and each constraint are on a metric of their own, whose model has a calibrated or
-    Gaussian posterior. Other noisy improvement caches the roots of the models' covariance.
+    Under outcome constraints, Ax's ``qLogNoisyExpectedImprovement`` becomes
+    `LogCalibratedConstrainedExpectedImprovement`, and ``qLogProbabilityOfFeasibility`` becomes
+    `LogCalibratedProbabilityOfFeasibility`. This requires that the function has no options, that
+    the objective and each constraint are on different metrics, and that each metric has its own
+    model with a calibrated or Gaussian posterior. Otherwise, noisy improvement functions cache the
+    roots of the models' covariance.
     """
 
     def _instantiate_acquisition(self) -> None:
@@ -140,7 +142,7 @@ class ConstrainedClosedForm(SampledSums):
 
     @torch.no_grad()
     def _has_known_posteriors(self) -> bool:
-        """Whether each outcome has its own model, with a posterior that the closed form takes."""
+        """Whether each outcome has its own model with a posterior that the closed form supports."""
         models: list[Any] = [self._model]
         if isinstance(self._model, ModelList):
             models = [*self._model.models]
@@ -151,44 +153,45 @@ class ConstrainedClosedForm(SampledSums):
 def check_acquisition(
     config: OptimizationConfig, acqf_class: type[AcquisitionFunction] | None
 ) -> None:
-    """Raise ``UnsupportedError`` unless a class (None if Ax chooses) goes with the optimization.
+    """Raise ``UnsupportedError`` if an acquisition function does not fit the optimization.
 
-    Ax would raise only after the initial trials, or overlook a metric.
+    ``acqf_class`` is None if Ax chooses the function. Ax would raise an error only after the
+    initial trials, or ignore a metric without one.
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:
-        # Ax's transforms make any constraint a plain one, in Ax 1.3 of the first metric alone.
+        # Ax's transforms make any constraint a plain one. Ax 1.3 then keeps only the first metric.
         plain = OutcomeConstraint.clone(constraint)
         rows = extract_outcome_constraints([plain], plain.metric_signatures)
         if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):
             raise UnsupportedError(
-                f"Ax reads but one of the metrics in {constraint}: report and constrain their sum."
+                f"Ax uses only one of the metrics in {constraint}: report and constrain their sum."
             )
     if acqf_class is None:
         return
     samples = issubclass(acqf_class, MCAcquisitionFunction)
-    # BoTorch's would not fail: Ax would leave the constraints out, and add up the objectives.
+    # BoTorch's functions would not fail: Ax would drop the constraints and add up the objectives.
     is_constrained = acqf_class in UNDER_CONSTRAINTS
     is_of_one = issubclass(acqf_class, ONE_OUTCOME) and not is_constrained
     needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE
     is_of_several = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
     if is_of_several and not objective.is_multi_objective:
-        problem = f"is of several objectives, and there is one, {objective.expression!r}"
+        problem = f"is for several objectives, but there is only {objective.expression!r}"
     elif objective.is_scalarized_objective and not (constraints or samples):
-        problem = f"is of one metric, and the objective is the sum {objective.expression!r}"
+        problem = f"is for one metric, but the objective is the sum {objective.expression!r}"
     elif needs_metric and not objective.is_single_objective:
-        problem = f"is of one metric, and the objective is {objective.expression!r}"
+        problem = f"is for one metric, but the objective is {objective.expression!r}"
     elif is_of_one and constraints:
         closed = ours.LogCalibratedConstrainedExpectedImprovement.__name__
-        problem = f"does not know of outcome constraints, as {closed} does"
+        problem = f"ignores outcome constraints, unlike {closed}"
     elif is_constrained and not constraints:
-        problem = "needs outcome constraints, and there are none"
+        problem = "needs outcome constraints, but there are none"
     elif is_constrained and any(len(each.metric_names) > 1 for each in constraints):
         problem = f"needs constraints on one metric each, got {constraints}"
     else:
         return
     raise UnsupportedError(
-        f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave it out, and Ax chooses."
+        f"`botorch_acqf_class` {acqf_class.__name__} {problem}: omit it, so that Ax chooses."
     )
 
 

@@ -1,4 +1,4 @@
-"""`MixedSpace`: continuous and discrete parameters of a client, and the best certified point."""
+"""`MixedSpace`: the best certified point of a client's continuous and discrete parameters."""
 
 from __future__ import annotations
 
@@ -24,45 +24,47 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.optim.region import Region
 
-# Points of a mixed space that are compared, and rounds in which the best of them is improved.
+# In a mixed space: the number of points to start from, and of rounds that improve the best one.
 _POOL, _ROUNDS = 512, 3
-# Share of its parameters that are changed at a time.
+# Share of the parameters that are changed at a time.
 _CHANGED = 0.3
-# The search for the continuous parameters of one of them.
+# Settings of the search over the continuous parameters of one point.
 _RESTARTS, _SAMPLES = 2, 128
 
 
 @dataclass(frozen=True)
 class MixedSpace:
-    """Points of a place with bounds that a client can express.
+    """The points within given bounds that a client can represent.
 
-    Columns in ``values`` have these alone, in increasing order; ``rounding`` moves points
-    ``n x d`` to such ones. Values, of which there may be a million, are looked up, never listed.
+    ``values`` lists the allowed values of discrete columns, in increasing order. ``rounding`` moves
+    points ``n x d`` to points that the client can represent. A column may have a million values, so
+    code must index them, not loop over them.
     """
 
     place: Place
     values: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    rounding: Callable[[Tensor], Tensor] | None = None  # None: all points can be expressed
+    rounding: Callable[[Tensor], Tensor] | None = None  # None if all points can be represented
 
     @cached_property
     def discrete(self) -> set[int]:
-        """Columns that are not continuous."""
-        lower, upper = self.place.bounds  # type: ignore[misc]  # it has some
+        """The columns that are not continuous."""
+        lower, upper = self.place.bounds  # type: ignore[misc]  # never None
         between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
-        # Choices without an order are columns of weights, of which the largest wins.
+        # An unordered choice is a group of columns with weights. Rounding selects the largest one.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
         return {*self.values, *moved.nonzero().flatten().tolist()}
 
     def rounded(self, X: Tensor) -> Tensor:
-        """Points ``n x d`` that are expressed by others."""
+        """The points ``n x d`` that the client would run in place of ``X``."""
         return X if self.rounding is None else self.rounding(X)
 
     @torch.enable_grad()
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-        """The best certified point ``1 x d`` and True, else the most promising one and False.
+        """Find the best certified point; returns the point ``1 x d``, and whether it is certified.
 
-        In a mixed space the best of many points is improved in turns: its continuous parameters by
-        a search, and the discrete ones by comparison with all others.
+        If no point is certified, the result is the most promising point. In a mixed space the
+        search starts from the best of many points. Each round searches over the continuous
+        parameters, and compares the result with points that have other discrete parameters.
         """
         fixed, width = self.place.fixed_features or {}, self.region.bounds.shape[-1]
         free = [column for column in range(width) if column not in {*self.discrete, *fixed}]
@@ -89,9 +91,9 @@ class MixedSpace:
     def choices(
         self, objective: Model, constraint: ChanceConstraint, confidence: float, maximize: bool
     ) -> Tensor:
-        """Choices ``n x d`` for `recommend`, with the best safe point and the best hopeful one.
+        """Choices ``n x d`` for `recommend`, among them the best safe and the best hopeful point.
 
-        A hopeful point is expected to be safe: it shows what stands in the way of better ones.
+        A hopeful point is expected to be safe. It shows what prevents better recommendations.
         """
         mean = PosteriorMean(objective, maximize=maximize)
         margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
@@ -99,18 +101,19 @@ class MixedSpace:
         return torch.cat([*best, self.points(known_points(margins[0], self.region))])
 
     def points(self, known: Tensor) -> Tensor:
-        """Points ``n x d`` spread over the space, and the ``known`` ones ``m x 1 x d`` in it."""
+        """The ``known`` points ``m x 1 x d`` in the space and random ones; returns ``n x d``."""
         X = self.region.sample(_POOL)
         X = torch.cat([self._combined(X), X, self.region.placed(known)])
         pool = self._expressed(X.squeeze(-2))
         if not len(pool):
-            raise InfeasibilityError("No point that was found meets the parameter constraints.")
+            raise InfeasibilityError("No sampled point meets the parameter constraints.")
         return pool.unique(dim=0)
 
     def _combined(self, X: Tensor) -> Tensor:
-        """Points ``n x 1 x d`` with each combination of ``values``, or a random one if too many.
+        """Points ``n x 1 x d`` with all combinations of discrete ``values``.
 
-        The nearest values of points that are spread evenly are seldom those close to others.
+        If there are more than ``n`` combinations, they are random. Rounding evenly spread points to
+        the nearest values would seldom yield a value that is close to another one.
         """
         X, fixed, place = X.clone(), self.place.fixed_features or {}, torch.arange(len(X))
         free = {column: values for column, values in self.values.items() if column not in fixed}
@@ -123,7 +126,7 @@ class MixedSpace:
         return X
 
     def _expressed(self, X: Tensor) -> Tensor:
-        """Points ``n x d`` with discrete parameters moved to the nearest values, where allowed."""
+        """Round the discrete parameters of points ``n x d``; drops points that are not allowed."""
         X = X.clone()
         for column, values in self.values.items():
             X[:, column] = X.new_tensor([_nearest(values, x) for x in X[:, column].tolist()])
@@ -132,13 +135,13 @@ class MixedSpace:
 
     @cached_property
     def region(self) -> Region:
-        """The space, as if all of its parameters were continuous."""
+        """The space with all parameters treated as continuous."""
         bounds, _, fixed, linear, equal, *_ = self.place
         assert bounds is not None
         return Region(with_features(bounds, fixed or {}), linear, equal)
 
 
 def _nearest(values: Sequence[float], x: float) -> float:
-    """The nearest one of increasing values."""
+    """The element of the increasing ``values`` that is closest to ``x``."""
     place = bisect_left(values, x)
     return min(values[max(place - 1, 0) : place + 1], key=lambda value: abs(value - x))

@@ -1,10 +1,11 @@
-"""What clients store: calibrators by name, and with each trial the row of the decision about it.
+"""What clients store: calibrators by name, and with each trial the row of its decision.
 
-A client makes its models anew for each trial, perhaps in another process. It makes the chance
-constraint from the stored rows and the outcomes in its own data. Where trials are lines of a table,
-a row also holds its ``"inputs"`` by name. For `trials_in_table` it has an `ID`, which the table
-repeats, and ``"earlier"``, the number of lines that were about its point when it was decided. A row
-that was ``"withdrawn"`` counts only if it has a line all the same.
+A client builds new models for each trial, perhaps in another process. It builds the chance
+constraint from the stored rows and from the outcomes in its own data. If trials are lines of a
+table, a row also holds the ``"inputs"``, a dictionary by name. For `trials_in_table` a row has two
+more entries: an `ID`, which the table repeats, and ``"earlier"``, the number of lines at this point
+when the decision was taken. A ``"withdrawn"`` row counts only if the table has a line for it after
+all.
 """
 
 from __future__ import annotations
@@ -36,28 +37,29 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.process import observed_process, raw_width
 
-#: The best point ``1 x d`` under a constraint, and whether it is certified.
+#: Finds the best point ``1 x d`` under a constraint; also returns whether it is certified.
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
-#: The name under which a client stores a row, where names are free.
+#: The name under which a client stores a row if the client allows any name.
 KEY = "chance_constraints"
-#: Suffix of a column with the side of an outcome that is known to be beyond a bound.
+#: Suffix of a column that says on which side of a bound an outcome is.
 BEYOND = "_beyond"
-#: The name of ids, as of gest-api.
+#: The name of ids in gest-api.
 ID = "_id"
-# Seconds to wait for another process that decides about a batch.
+# Seconds to wait for another process that is deciding about a batch.
 _TIMEOUT = 600.0
-# Clients take infinite values, rows and Gaussian processes do not: beyond this squares overflow.
+# Clients accept infinite values; rows and models do not. Squares of larger values overflow.
 INFINITE = 1e150
-#: Types of options that can be stored, alone and in lists.
+#: Types of options that clients can store, as single values and in lists.
 PLAIN = (bool, int, float, str, type(None))
-#: Classes of this package, by name.
+#: Classes of `botorch_calib.calibration`, by name.
 KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(kind, type)}
 
 
 def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a calibrator, ``alpha=0.2`` if there are none and it is a `LocalizedConformal`.
+    """Check the options of a calibrator class, and return them with default values.
 
-    Raises now if a fit, after the initial trials, or a client's file would fail.
+    A `LocalizedConformal` without options gets ``alpha=0.2``. An invalid option raises an error
+    here, not only in a fit after the initial trials or when the client writes its file.
     """
     if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
         raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
@@ -71,13 +73,13 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
 
 
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
-    """The name of a class of this package; any other class stands for itself."""
+    """The name of a class of this package; another class is returned unchanged."""
     name = calibrator.__name__
     return name if KNOWN.get(name) is calibrator else calibrator
 
 
 def calibrator_class(stored: str | type[Calibrator]) -> Any:
-    """The inverse of `stored_name`; an unknown name is returned as it is."""
+    """The class with a `stored_name`; an unknown name is returned unchanged."""
     return KNOWN.get(stored, stored) if isinstance(stored, str) else stored
 
 
@@ -88,11 +90,12 @@ def account_of(
     trials: Iterable[tuple[Mapping[str, Any], Mapping[str, float | None]]],
     remedy: str = DecisionAccount.remedy,
 ) -> DecisionAccount:
-    """The account of trials: the stored row of each, empty if there is none, and its outcomes.
+    """Build the account of a client's trials.
 
-    Trials come in the order of their decisions, without those that were never run. Outcomes that
-    are out may be missing, None or NaN. A row may say which ones are only known to be ``beyond``.
-    The ``remedy`` names the client's own calls.
+    ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial. They
+    are in the order of decisions, without trials that were never run. Pending outcomes may be
+    missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a bound.
+    ``remedy`` is advice about pending trials, which names the client's own calls.
     """
     rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
     account = DecisionAccount(limits, level, budget, rows, skip_malformed=True)
@@ -103,7 +106,7 @@ def account_of(
 def known_outcomes(
     names: Iterable[str], came: Mapping[str, float | None], sides: Mapping[str, float]
 ) -> Row:
-    """A row's outcomes, None if they are out, and the sides of those beyond a bound."""
+    """The entries ``"outcomes"`` (None while pending) and ``"beyond"`` of a row."""
     y = {name: came.get(name) for name in names}
     known = {
         name: None if each is None or math.isnan(each) else min(max(each, -INFINITE), INFINITE)
@@ -114,12 +117,12 @@ def known_outcomes(
 
 
 def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> ChanceConstraint:
-    """The constraint that has taken these decisions, of models by the outcomes' names."""
+    """The chance constraint with the decisions of an account, on ``models`` by outcome name."""
     own, rows = {name: models[name] for name in account.limits}, account.decisions
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # The inputs have changed since. The decision still counts, by its outcome.
+            # The inputs have changed since the decision, which still counts by its outcome.
             row["point"] = []
     constraint = ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -131,7 +134,11 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
 def best(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """The best certified point, else one to learn most from, given the ``pending`` ones."""
+    """Search for the best certified point ``1 x d``; also returns whether it is certified.
+
+    If no point is certified, the search is repeated with expected outcomes at the ``pending``
+    points ``n x d``, and the result is the most informative point.
+    """
     point, certified = search(constraint)
     if not certified and pending is not None and len(pending):
         models = constraint.models.items()
@@ -143,7 +150,7 @@ def best(
 def decide(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, Row]:
-    """Decide about the `best` point: the point ``1 x d``, and the row to be stored."""
+    """Decide about the `best` point; returns the point ``1 x d`` and the row to store."""
     point, certified = best(search, constraint, pending)
     (row,) = constraint.decide(point)
     if not (row["certified"] and certified):
@@ -154,7 +161,7 @@ def decide(
 def expanding(
     acqf: AcquisitionFunction, constraint: ChanceConstraint, share: float
 ) -> AcquisitionFunction:
-    """The function to be maximised: the given one, or an expansion in a ``share`` of decisions."""
+    """The function to maximise: ``acqf``, or set expansion in a ``share`` of the decisions."""
     return CertifiedSetExpansion(constraint) if expands(share, constraint.num_decisions) else acqf
 
 
@@ -167,10 +174,11 @@ def decide_in_turn(
     maximize: bool,
     names: Sequence[str],
 ) -> Iterator[tuple[Tensor, Row]]:
-    """Decide about the points of the best upper confidence bounds one by one, without end.
+    """Yield decisions without end, each about the point with the best upper confidence bound.
 
-    Each step of the generator is a decision, whose row has its inputs by these ``names``. Points
-    chosen before and ``pending`` ones, ``n x d``, have their expected values.
+    A step of the generator yields a point ``1 x d`` and its row, with ``"inputs"`` by these
+    ``names``. The objective is assumed to have its expected values at ``pending`` points ``n x d``,
+    and at points chosen before.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
@@ -187,11 +195,12 @@ def trials_in_table(
     outcomes: pd.DataFrame,
     ids: Iterable[object] = (),
 ) -> list[tuple[Row, dict[str, float]]]:
-    """Rows of decisions, and what came of each, in a line with its id or at its point.
+    """Match decisions with lines of a table; returns the row and the outcomes of each decision.
 
-    If several lines have the id, the one with the most outcomes counts, the first of them. A
-    decision without such a line takes one with an equal point, else the nearest one that rounding
-    explains.
+    A line belongs to the decision whose id it has. If several lines have the same id, the line with
+    the most outcomes counts (the first one in a tie). A decision without such a line gets a line
+    with an equal point, or else the nearest line that differs only by rounding. A decision without
+    any line has no outcomes, and is left out if it was withdrawn.
     """
     known, is_free = outcomes.notna().sum(axis=1), torch.ones(len(inputs), dtype=torch.bool)
     trials: list[tuple[Row, dict[str, float]]] = []
@@ -202,14 +211,14 @@ def trials_in_table(
         named, came = decision["inputs"], {}
         if named.keys() != {*inputs}:
             raise InputDataError(
-                f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them, "
-                "and with other `books`."
+                f"`decisions` are about the inputs {[*named]}, not {[*inputs]}: start without "
+                "them, and with other `books`."
             )
         if (own := decision.get(ID)) in lines:
             came = outcomes.iloc[max(lines[own], key=known.iloc.__getitem__)].to_dict()
             is_free[lines[own]] = False
         trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, came))
-    # Withdrawn candidates come last: most likely they were not run.
+    # Withdrawn candidates are matched last, since most likely they were not run.
     in_turn = sorted(trials, key=lambda trial: bool(trial[0].get("withdrawn")))
     for precision in range(2):
         for row, came in in_turn if is_free.any() else []:
@@ -228,12 +237,15 @@ def trials_in_table(
 
 
 def num_near(point: list[float], inputs: pd.DataFrame) -> int:
-    """How many lines of a table are about a point, up to rounding."""
+    """Number of lines of a table that are at a point, up to rounding."""
     return int(_near(point, inputs, precision=1)[0].sum())
 
 
 def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
-    """Which lines are near a point, and how far each one is."""
+    """For each line of ``inputs``: whether it is at a point, and its largest distance by input.
+
+    ``precision`` 0 allows for rounding in arithmetic only, 1 also for fewer digits.
+    """
     X = torch.tensor(inputs.to_numpy(dtype=float).copy())
     at, whole = X.new_tensor(point), X[X.isfinite().all(dim=-1)]
     spread = whole.amax(dim=0) - whole.amin(dim=0) if len(whole) else torch.zeros_like(at)
@@ -242,7 +254,7 @@ def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Ten
 
 
 def sides_of(came: Mapping[str, float]) -> dict[str, float]:
-    """The side, 1 or -1, of each outcome of a line that is only known to be beyond a bound."""
+    """The sides, 1 or -1, of the outcomes of a line that are beyond a bound."""
     sides = {}
     for key, side in came.items():
         if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
@@ -255,15 +267,15 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """All decisions, also those in a file, to be changed; then the file holds the list as it is.
+    """Yield all decisions, including those in a file, for changes; then write the list to the file.
 
-    If the block raises, the file stays as it was. Other processes wait for the end of the block.
-    The ``file`` is an SQLite database, so that a process that is killed leaves no half of a change.
+    If the block raises an error, the file stays unchanged. Other processes wait until the block
+    ends. The ``file`` is an SQLite database, so a killed process does not leave a partial change.
     """
     if file is None:
         yield [*decisions]
         return
-    with _opened(file) as database, database:  # which commits, or rolls back
+    with _opened(file) as database, database:  # commits, or rolls back after an error
         database.execute("PRAGMA synchronous = EXTRA")
         database.execute("BEGIN IMMEDIATE")
         database.execute("CREATE TABLE IF NOT EXISTS decisions (id PRIMARY KEY, row)")
@@ -275,8 +287,8 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """All decisions, also those in a file, if there is one."""
-    # A process that is killed while it makes the file leaves an empty one.
+    """All decisions, including those in a file, if the file exists."""
+    # A process that is killed while creating the file leaves an empty one.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]
     with _opened(file) as database:
@@ -290,8 +302,8 @@ def _opened(file: str) -> Iterator[sqlite3.Connection]:
             yield database
     except sqlite3.Error as error:
         raise InputDataError(
-            f"`books`, {file}, cannot be used ({error}): name a file of decisions, or a new one in "
-            "a folder that can be written to."
+            f"`books`, {file}, cannot be used ({error}): give the path of a file with decisions, "
+            "or of a new file in a writable folder."
         ) from error
 
 

@@ -1,17 +1,17 @@
 """Calibrated and delay-aware models in Ax, through its modular BoTorch generator.
 
-It needs Ax (``pip install botorch_calib[ax]``). The Gaussian process of a calibrated model is the
-one that Ax would have used: its choice of class, its transforms, data and fit. After the fit the
-calibrator replays the trials in the order of their creation.
+It needs Ax (``pip install botorch_calib[ax]``). A calibrated model wraps the Gaussian process that
+Ax would have used. Ax chooses the class, the transforms and the data of the process, and fits it.
+Then the calibrator replays the trials in the order of their creation.
 
 `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on the pending
-points that Ax hands them, and a `PendingAwareModel` says how: by censoring or by hallucination.
-Candidates, trials that are staged or run, and *abandoned* ones are pending to Ax; the latter keep
-the search away only if they are censored. Ax hands over no times, so trials that hang stay pending
-until somebody abandons them.
+points that Ax passes to them. A `PendingAwareModel` does so by censoring or by hallucination. For
+Ax, candidates, staged trials, running trials and *abandoned* trials are pending. Abandoned trials
+keep the search away only if they are censored. Ax passes no times, so a hanging trial stays pending
+until somebody abandons it.
 
-Importing this module teaches Ax to build, fit, cross-validate and store these models, and to store
-a `PartlyKnownNoiseGP`: import it before loading an experiment.
+Importing this module enables Ax to build, fit, cross-validate and store these models, and to store
+a `PartlyKnownNoiseGP`. Import it before loading an experiment.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ try:
     from ax.storage.transform_registry import register_transform
 except ImportError as error:
     raise ImportError(
-        "botorch_calib.integrations.ax needs Ax 1.3 or a later one that has what it imports "
-        f"({error}): pip install botorch_calib[ax]"
+        "botorch_calib.integrations.ax needs Ax 1.3, or a later version with the names that it "
+        f"imports ({error}): pip install botorch_calib[ax]"
     ) from error
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -80,7 +80,7 @@ from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.prediction import EXCESS
 
-# Pending values have to be imputed, or the search would repeat itself.
+# Without imputed values of pending points, the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")
 
 ACQUISITION_CLASSES: dict[str, type[AcquisitionFunction]] = {
@@ -101,16 +101,16 @@ __all__ = [
 
 
 class Replays(Surrogate):
-    """A surrogate whose calibrator, if it has one, is always the replay of its own data.
+    """A surrogate whose calibrator, if it has one, is always a replay of the surrogate's own data.
 
-    In cross-validation Ax loads the hyperparameters of the whole into a model of a part of the
-    data. The calibrator then replays that part, and nothing that is held out.
+    In cross-validation, Ax loads the hyperparameters of the full fit into a model of some of the
+    data. The calibrator then replays only these data, and sees no held-out ones.
     """
 
     residuals = "prequential"
 
     def replay(self) -> None:
-        """Calibrate anew, from the training data of the Gaussian process as it is now."""
+        """Calibrate anew, on the current training data of the Gaussian process."""
         if self.calibrator is not None:
             fresh, residuals = self.calibrator.fresh(), self.residuals
             replayed = CalibratedModel.from_history(self.model, fresh, residuals=residuals)
@@ -123,7 +123,7 @@ class Replays(Surrogate):
 
 
 class ReplayedModel(Replays, CalibratedModel):
-    """A `CalibratedModel` whose calibrator is always the replay of its own data.
+    """A `CalibratedModel` whose calibrator is always a replay of the model's own data.
 
     ``model`` is not fitted yet. For other arguments see `CalibratedModel.from_history`.
     """
@@ -136,10 +136,10 @@ class ReplayedModel(Replays, CalibratedModel):
 
 
 class PendingAwareModel(Replays, CensoredDelayModel):
-    """A model of the observed trials that knows how to be conditioned on pending ones.
+    """A model of the observed trials that can be conditioned on pending trials.
 
-    By itself nothing is pending, so Ax predicts and cross-validates with the model within. The
-    worst value observed so far replaces censored ones.
+    The model itself has no pending points, so Ax predicts and cross-validates with the inner
+    ``model``. Censored values become the worst value observed so far.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
@@ -159,31 +159,32 @@ def calibrated_model_config(
     model_class: type[Model] | None = None,
     **options: Any,
 ) -> ModelConfig:
-    """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
+    """Configure Ax to calibrate its own Gaussian process of an outcome.
 
-    It is for `calibrated_generation_strategy`, for Ax's own ``choose_generation_strategy`` (method
-    ``"custom"``) or, as the only configuration of an outcome, for a ``SurrogateSpec``. Outcomes are
-    calibrated after Ax's transforms: very bad ones are winsorized by default.
+    Pass the configuration to `calibrated_generation_strategy` or to Ax's
+    ``choose_generation_strategy`` (method ``"custom"``), or make it the only configuration of an
+    outcome in a ``SurrogateSpec``. Outcomes are calibrated after Ax's transforms, which winsorize
+    very bad values by default.
 
     Other fields of the configuration describe the Gaussian process, as without calibration:
-    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
-    tasks, Ax's selection among models and its sensitivity analysis. An objective that is a sum of
-    outcomes needs `calibrated_generation_strategy`, or constraints. To save an experiment as JSON
-    the calibrator must be a class of this package.
+    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Tasks, Ax's
+    selection among models and Ax's sensitivity analysis are not supported. If the objective is a
+    sum of outcomes, use `calibrated_generation_strategy` or outcome constraints. Ax can save an
+    experiment as JSON if the calibrator is a class of this package.
 
     Args:
-        calibrator: The class of the calibrator. Each fit makes a new one.
-        denoise: As in `CalibratedModel`.
-        residuals: As in `CalibratedModel.from_history`.
-        excess: As in `CalibratedModel`.
-        model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores,
-            such as ``SaasFullyBayesianSingleTaskGP``, for which ``dataclasses.replace`` sets the
-            options of its sampler, ``mll_options``.
-        options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
-            is a `LocalizedConformal`. For other values, write a subclass that sets them.
+        calibrator: The class of the calibrator. Each fit creates a new calibrator.
+        denoise: See `CalibratedModel`.
+        residuals: See `CalibratedModel.from_history`.
+        excess: See `CalibratedModel`.
+        model_class: The class of the Gaussian process (default: Ax chooses), which Ax must be able
+            to store. For ``SaasFullyBayesianSingleTaskGP``, for example, ``dataclasses.replace``
+            sets the options of the sampler, ``mll_options``.
+        options: Plain values for the arguments of the calibrator (default: ``alpha=0.2`` for a
+            `LocalizedConformal`). For other values, write a subclass that sets them.
 
     Raises:
-        InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
+        InputDataError: If an argument is unknown, or an option is not a plain value.
 
     Example:
         >>> config = calibrated_model_config(QuantileRecalibrator, step_decay=0.3)
@@ -194,7 +195,7 @@ def calibrated_model_config(
     options = stored.checked_options(calibrator, options)
     if model_class is not None and model_class not in MODEL_REGISTRY:
         raise InputDataError(
-            f"`model_class` must be one that Ax can store, got {model_class}: teach Ax another by "
+            f"`model_class` must be a class that Ax can store, got {model_class}: add a class by "
             "`ax.storage.botorch_modular_registry.register_model`."
         )
     beneath = {} if model_class is None else {"model_class": MODEL_REGISTRY[model_class]}
@@ -216,17 +217,17 @@ def calibrated_model_config(
 def delayed_model_config(
     imputation: str = "censor", *, maximize: bool = True, calibrated: ModelConfig | None = None
 ) -> ModelConfig:
-    """A configuration that has Ax model an outcome by its own Gaussian process, aware of delays.
+    """Configure Ax to model an outcome by its own Gaussian process, aware of pending trials.
 
-    It is for `DelayedUpperConfidenceBound` and `DelayedThompsonSampling`;
-    `delay_aware_generation_strategy` puts both together.
+    Use it with `DelayedUpperConfidenceBound` or `DelayedThompsonSampling`.
+    `delay_aware_generation_strategy` combines the model and the function.
 
     Args:
-        imputation: What replaces values of pending trials: ``"censor"`` for the worst one observed,
+        imputation: The value of pending trials: ``"censor"`` for the worst observed one,
             ``"hallucinate"`` for the posterior mean.
         maximize: Whether the outcome is maximised.
-        calibrated: A `calibrated_model_config`, or the configuration of a Gaussian process of
-            Ax's; None for Ax's own.
+        calibrated: A `calibrated_model_config`, or a configuration of the Gaussian process
+            (default: Ax chooses).
 
     Example:
         >>> config = delayed_model_config("hallucinate", calibrated=calibrated_model_config())
@@ -236,8 +237,8 @@ def delayed_model_config(
     model_class = inner.botorch_model_class if isinstance(inner, ModelConfig) else inner
     if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
         raise InputDataError(
-            "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
-            f"one of {model_class}."
+            "`calibrated` must be a calibrated_model_config, or the configuration of a "
+            f"PartlyKnownNoiseGP, got the configuration of {model_class}."
         )
     return replace(
         inner,
@@ -261,7 +262,7 @@ def _replayed_inputs(
         if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
             raise UnsupportedError(
                 "Ax selects among models by their Gaussian posteriors: give the outcome "
-                f"{name!r} the calibrated configuration alone."
+                f"{name!r} only the calibrated configuration."
             )
     options = dict(model_config.model_options)
     calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
@@ -290,12 +291,12 @@ def model_within(
     search_space_digest: SearchSpaceDigest,
     surrogate: AxSurrogate,
 ) -> Model:
-    """The model to be wrapped, not fitted, by its own class (None: Ax chooses) and options."""
+    """Build the inner model, not fitted yet; without a ``model_class`` Ax chooses one."""
     if isinstance(dataset, MultiTaskDataset):
-        raise UnsupportedError("Wrapped models of several tasks are not supported in Ax.")
+        raise UnsupportedError("In Ax, models of several tasks cannot be wrapped.")
     if model_class is None:
         model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
-        # The standard errors of some trials may not be known, which BoTorch's class refuses.
+        # Some standard errors may be unknown, which BoTorch's class does not accept.
         if model_class is SingleTaskGP and dataset.Yvar is not None:
             model_class = PartlyKnownNoiseGP
     inputs = submodel_input_constructor(
@@ -312,20 +313,20 @@ def model_within(
 def _fit_replayed(model: Replays, **given: Any) -> None:
     fit_botorch_model(model.model, **given)
     model.replay()
-    # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
+    # Warn now. The optimiser's heuristics would compute the first posterior, and drop the warning.
     model.warn_if_unlearned()
 
 
 class LeaveOutInfinite(Transform):
-    """Leaves infinite values, which no model can be fitted to, out of the data as Ax does NaN."""
+    """Replaces infinite values by NaN, which Ax leaves out: no model can be fitted to them."""
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
         observed = experiment_data.observation_data
         if observed.empty:
             raise DataRequiredError(
-                "There are no data in the present search space, and this strategy is past its "
-                "initial trials: give an empty client a strategy of its own, or attach trials in "
-                "the space as it is now."
+                "There are no data in the current search space, but the initial trials of this "
+                "strategy are over: give an empty client a new strategy, or attach trials in the "
+                "current space."
             )
         for metric, means in observed["mean"].items():
             infinite = means.abs() >= stored.INFINITE
@@ -334,8 +335,8 @@ class LeaveOutInfinite(Transform):
             trials = sorted({*means.index[infinite].get_level_values("trial_index")})
             warnings.warn(
                 f"The metric {metric!r} is infinite in the trials {trials}: models leave these "
-                "values out, and so do not learn to keep away. Report a finite value, such as the "
-                "worst one possible, if they should.",
+                "values out, so they do not learn to keep away. If they should, report a finite "
+                "value, such as the worst possible one.",
                 InputDataWarning,
                 stacklevel=level_of_caller(),
             )
@@ -344,7 +345,7 @@ class LeaveOutInfinite(Transform):
 
 
 register_transform(LeaveOutInfinite)
-# Ax's own, whose `Winsorize` leaves values infinite that are beyond all others on the good side.
+# Ax's transforms. `Winsorize` does not change infinite values on the good side.
 TRANSFORMS: list[type[Transform]] = [*MBM_X_trans, *Y_trans]
 TRANSFORMS.insert(TRANSFORMS.index(Winsorize) + 1, LeaveOutInfinite)
 
@@ -358,22 +359,24 @@ def calibrated_generation_strategy(
 ) -> GenerationStrategy:
     """Ax's generation strategy with calibrated models, checked against the experiment.
 
-    Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
-    outcome constraints then has a closed form, `ConstrainedClosedForm`; a sum of metrics as the
-    objective, and several objectives, are sampled; with ``qLogNoisyExpectedImprovement``, all are.
+    By default Ax chooses the acquisition function. It has a closed form for one objective under
+    outcome constraints (`ConstrainedClosedForm`), and is sampled for several objectives, or if the
+    objective is a sum of metrics. With ``qLogNoisyExpectedImprovement`` it is always sampled.
 
     Args:
-        client: A client or an experiment, whose optimisation has been configured.
+        client: A client or an experiment with a configured optimisation.
         model_config: Configuration of the models (default: `calibrated_model_config`).
-        metric_configs: Other configurations for some of the metrics, by name. So a constraint can
-            be on observations, ``calibrated_model_config(denoise=False)``, and the objective not.
-        botorch_acqf_class: The acquisition function.
-        struct: Ax's further choices, such as the initial trials, with the method ``"custom"``.
+        metric_configs: Other configurations for some metrics, by name. For example, a constraint
+            can be on observations, ``calibrated_model_config(denoise=False)``, and the objective on
+            noise-free outcomes.
+        botorch_acqf_class: The class of the acquisition function (default: Ax chooses).
+        struct: Ax's other settings, such as the number of initial trials, with the method
+            ``"custom"``.
 
     Raises:
-        InputDataError: If nothing has been configured, or ``metric_configs`` do not fit.
-        UnsupportedError: If the objectives or constraints do not go with ``botorch_acqf_class``, a
-            constraint is on several metrics, or the baseline has not been attached yet.
+        InputDataError: If no optimisation is configured, or ``metric_configs`` is malformed.
+        UnsupportedError: If the objectives or constraints do not fit ``botorch_acqf_class``, a
+            constraint is on several metrics, or a relative constraint has no baseline yet.
 
     Example:
         >>> client.set_generation_strategy(calibrated_generation_strategy(client))
@@ -381,10 +384,10 @@ def calibrated_generation_strategy(
     """
     experiment, optimization = configured_experiment(client)
     check_acquisition(optimization, botorch_acqf_class)
-    for constraint in optimization.all_constraints:  # Ax would raise after the initial trials
+    for constraint in optimization.all_constraints:  # Ax raises only after the initial trials
         if constraint.relative and experiment.status_quo is None:
             raise UnsupportedError(
-                f"{constraint} is relative to a baseline, and there is none: call "
+                f"{constraint} is relative to a baseline, but there is none: call "
                 "`client.attach_baseline` first."
             )
     model_config = calibrated_model_config() if model_config is None else model_config
@@ -416,28 +419,31 @@ def delay_aware_generation_strategy(
 ) -> GenerationStrategy:
     """Ax's generation strategy for one objective while other trials are pending.
 
-    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB; with
-    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. ``max_censored`` and ``spread_beyond`` of a
-    `DelayStrategy` do not apply.
+    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB. With
+    ``acquisition="ts"`` it is GP-TS-SDF or GP-BTS. It does not use ``max_censored`` and
+    ``spread_beyond`` of a `DelayStrategy`.
 
-    Mark trials *abandoned* whose points cannot be evaluated, or that hang. The point of a *failed*
-    one may be tried again: if nothing has been observed meanwhile, the next trial is there.
+    Mark trials as *abandoned* if their points cannot be evaluated, or if they hang. The point of a
+    *failed* trial may be proposed again: without new observations, the next trial is there.
 
     Args:
-        client: A client or an experiment, whose optimisation has been configured.
-        imputation: As in `delayed_model_config`. Censor if some points cannot be evaluated, and
-            their trials are abandoned.
-        calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
+        client: A client or an experiment with a configured optimisation.
+        imputation: See `delayed_model_config`. Censor if some points cannot be evaluated, and
+            abandon their trials.
+        calibrated: A `calibrated_model_config`, to calibrate the model by the observed trials.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
-            ``UpperConfidenceBound`` (default: as in `DelayAwareProposer`, 4 for ``"hallucinate"``
-            with ``"ucb"`` and 1 otherwise).
-        struct: Ax's further choices, such as the initial trials, with the method ``"custom"``.
-        acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
-            `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.
+            ``UpperConfidenceBound``. The default is the default of `DelayAwareProposer`, 4 for
+            ``"hallucinate"`` with ``"ucb"`` and 1 otherwise.
+        struct: Ax's other settings, such as the number of initial trials, with the method
+            ``"custom"``.
+        acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, or ``"ts"`` for
+            `DelayedThompsonSampling`. The latter needs a kernel with random features, as
+            Ax's own.
 
     Raises:
-        InputDataError: If nothing has been configured, or an argument is out of its range.
-        UnsupportedError: If there is more than one objective, or draws are to be of observations.
+        InputDataError: If no optimisation is configured, or an argument is out of its range.
+        UnsupportedError: If there are several objectives or outcome constraints, or ``"ts"`` would
+            draw observations.
 
     Example:
         >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
@@ -447,16 +453,16 @@ def delay_aware_generation_strategy(
     _, config = configured_experiment(client)
     if not config.objective.is_single_objective or config.outcome_constraints:
         raise UnsupportedError(
-            "Delay-aware proposals are for one objective without outcome constraints: "
-            "`calibrated_generation_strategy` takes account of pending trials too, and keeps "
-            "limits in `ax_decisions.chance_constrained_generation_strategy`."
+            "Delay-aware proposals are for one objective without outcome constraints. "
+            "`calibrated_generation_strategy` also takes account of pending trials, and "
+            "`ax_decisions.chance_constrained_generation_strategy` also keeps limits."
         )
     maximize = not config.objective.minimize
     model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
     if acquisition == "ts" and not model_config.model_options.get("denoise", True):
         raise UnsupportedError(
-            "A draw of observations is no function of the parameters, as noise is drawn anew each "
-            'time: use `acquisition="ucb"`, or a `calibrated_model_config` with `denoise=True`.'
+            "A draw of observations is not a function of the parameters, as each has new noise: "
+            'use `acquisition="ucb"`, or a `calibrated_model_config` with `denoise=True`.'
         )
     strategy, options = strategy_with(model_config, ACQUISITION_CLASSES[acquisition], struct)
     options["acquisition_class"] = PendingAtEdges
@@ -472,7 +478,7 @@ def strategy_with(
     botorch_acqf_class: type[AcquisitionFunction] | None,
     struct: GenerationStrategyDispatchStruct | None,
 ) -> tuple[GenerationStrategy, dict[str, Any]]:
-    """Ax's generation strategy, and the options of its generator after the initial trials."""
+    """Ax's generation strategy, and the arguments of its generator after the initial trials."""
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
         model_config=model_config,
@@ -484,24 +490,24 @@ def strategy_with(
 
 
 def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
-    """The adapter of a part of a strategy, with models of all data."""
+    """Fit a part of a strategy to all data, and return its adapter."""
     check_observed(experiment)
     spec.fit(experiment)
     return spec.fitted_adapter
 
 
 def check_observed(experiment: Experiment) -> None:
-    """Raise unless there are data of each objective and constraint."""
+    """Raise ``InputDataError`` unless each objective and constraint has data."""
     _, config = configured_experiment(experiment)
     if missing := config.metric_names - experiment.lookup_data().metric_names:
         raise InputDataError(
             f"{sorted(missing)} have not been observed yet: run a trial first, or attach the "
-            "values of earlier ones by `client.attach_data`."
+            "values of earlier trials by `client.attach_data`."
         )
 
 
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
-    """The experiment and its objectives and constraints, which must have been configured."""
+    """The experiment of a client and its optimisation; raises an error if none is configured."""
     experiment = client._experiment if isinstance(client, Client) else client
     if experiment.optimization_config is None:
         raise InputDataError("`client` needs an objective: call `client.configure_optimization`.")
@@ -509,8 +515,8 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
 
 
 for _kept in (ReplayedModel, PartlyKnownNoiseGP, PendingAwareModel):
-    # By this name, as Ax's error where this module has not been imported shows it.
+    # The name includes the module, since Ax's error shows it if this module has not been imported.
     _name = f"{__name__}.{_kept.__name__}"
     MODEL_REGISTRY[_kept], REVERSE_MODEL_REGISTRY[_name] = _name, _kept
-# Ax then predicts the moments of the mixture, which posteriors without members have as well.
+# Ax then predicts the moments of the mixture. Posteriors without members have moments too.
 EnsemblePosterior.register(CalibratedPosterior)

@@ -1,7 +1,7 @@
 """Analysis cards for Ax: the account of certified trials, calibration reports, the noise.
 
-``client.compute_analyses([CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()])`` shows them,
-and stores them where the client stores its own.
+``client.compute_analyses([CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()])`` shows the
+cards. The client stores them with its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from botorch_calib.models.process import observed_process, raw_train_inputs
 
 
 class _Card(Analysis):
-    """A table for any state of an experiment: if it has no rows, its card shows an error."""
+    """A table about an experiment in any state; a card without rows shows an error."""
 
     title: str
     subtitle: str
@@ -53,7 +53,7 @@ class _Card(Analysis):
     ) -> AnalysisCard:
         fitted = extract_relevant_adapter(experiment, generation_strategy, adapter)
         if not isinstance(fitted, TorchAdapter):
-            raise InputDataError("There are no models yet: the initial trials come first.")
+            raise InputDataError("There are no models yet: run the initial trials first.")
         models = models_by_metric(fitted).items()
         rows = [{"metric": name, **row} for name, model in models for row in self._rows(model)]
         return self._create_analysis_card(self.title, self.subtitle, pd.DataFrame(rows))
@@ -63,10 +63,10 @@ class _Card(Analysis):
 
 
 class CertifiedTrials(_Card):
-    """A row for each trial with a decision: limits, quantiles that decided, and outcomes.
+    """A row for each trial with a decision: limits, deciding quantiles and outcomes.
 
-    The subtitle counts violations, and states their bound and the rest of the budget. It is for a
-    `chance_constrained_generation_strategy`.
+    The subtitle gives the number of violations, its bound and the remaining budget. The client
+    needs a `chance_constrained_generation_strategy`.
 
     Example:
         >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
@@ -113,12 +113,12 @@ def _row(experiment: Experiment, decided: DecidedArm) -> Row:
 
 
 class CalibrationReports(_Card):
-    """Whether what the models of the metrics state is true: a row of `calibration_report` each.
+    """The `calibration_report` of each metric: whether the model's stated intervals are right.
 
     Each observation is predicted from the observations of earlier trials.
 
     Args:
-        alpha: The central ``1 - alpha`` intervals are judged, in (0, 1).
+        alpha: The report is about central ``1 - alpha`` intervals, in (0, 1).
 
     Example:
         >>> client.set_generation_strategy(calibrated_generation_strategy(client))
@@ -132,8 +132,8 @@ class CalibrationReports(_Card):
     def __init__(self, alpha: float = 0.2) -> None:
         self.alpha = check_open_unit("alpha", alpha)
         self.subtitle = (
-            f"How many observations lay in the central {1.0 - alpha:.4g} intervals that the models "
-            "state, each of them predicted from those before it."
+            f"The share of observations in the models' central {1.0 - alpha:.4g} intervals, each "
+            "predicted from earlier observations."
         )
 
     def _rows(self, model: Model) -> list[Row]:
@@ -156,9 +156,10 @@ class NoiseDiagnoses(_Card):
     """The noise of each metric: stated by its model, and supported by the data (`noise_diagnosis`).
 
     A model of several tasks, such as sources of data or earlier experiments, has a row for each
-    task. Noises are standard deviations, in the units in which Ax hands the metric to its model:
-    standardized, as a rule, so that 1 is the spread of all observations. ``multiplier``, which has
-    no unit, is for variances: multiply standard errors by its square root.
+    task. Noise is a standard deviation, in the units in which Ax passes the metric to its model.
+    The metric is usually standardized, and then 1 is the spread of all observations.
+    ``multiplier``, which has no unit, applies to variances: multiply standard errors by its square
+    root.
 
     Args:
         level: Level of the intervals, in (0, 1).
@@ -169,7 +170,7 @@ class NoiseDiagnoses(_Card):
 
     title = "Noise of the metrics"
     subtitle = (
-        "Where the stated noise lies outside of the interval, standard errors are too small or too "
+        "If the stated noise is outside of the interval, the standard errors are too small or too "
         "large, or the model's fit has missed the noise: see the guide to diagnosis."
     )
 

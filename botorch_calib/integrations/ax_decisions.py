@@ -1,10 +1,10 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
-It needs Ax (``pip install botorch_calib[ax]``). The constraint is made anew for each trial, from
-models of the data so far and the decisions about earlier trials, whose rows are stored as metadata
-of their candidates. So the account is right after a restart, from JSON or a database, and with
-several trials at a time. Ax's transforms of outcomes are left out, since they would winsorize or
-compress the values that limits are about. Importing this module teaches Ax to load such a strategy.
+It needs Ax (``pip install botorch_calib[ax]``). For each trial the constraint is built anew, from
+models of the current data and the decisions about earlier trials. Ax stores the rows of decisions
+as metadata of the candidates. So the account is right after a restart, from JSON or a database, and
+with several trials at a time. Ax's transforms of outcomes are left out, since they would winsorize
+or compress the values that have limits. Importing this module enables Ax to load such a strategy.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.optim.region import LinearConstraints
 
-#: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
+#: Ax's transforms of parameters, not of outcomes. Users may add Ax's `AddExecutionViability`.
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
-#: Trials that Ax takes as not run: there will be no value, and their point may be tried again.
+#: States of trials that Ax regards as not run: they get no value, and Ax may repeat their points.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
-# What Ax's `ObjectivePFeasibleFrontierPlot` exchanges in the generator for a while.
+# Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces for a while.
 BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
-# Initial trials for each parameter: before that, a fit knows too little to certify by.
+# Initial trials for each parameter. A fit to fewer trials is too uncertain to certify points.
 _INITIAL = 8
 
 
@@ -90,7 +90,7 @@ class CertifiedPoints(ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that a chance constraint certifies."""
 
     recommended: Recommendation
-    decided: list[Row]  # about the points of the last search, in their order
+    decided: list[Row]  # about the points of the last search, in order
 
     def _construct_botorch_acquisition(
         self,
@@ -98,7 +98,7 @@ class CertifiedPoints(ConstrainedClosedForm):
         botorch_acqf_options: dict[str, Any],
         model: Any,
     ) -> AcquisitionFunction:
-        """Ax's, improving upon the best known point that is certified: others are out of reach."""
+        """Build Ax's function, whose best value so far is from certified points only."""
         constraint, X = self.options.get("constraint"), self.X_observed
         is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
         if is_closed and constraint is not None and X is not None:
@@ -137,7 +137,10 @@ class CertifiedPoints(ConstrainedClosedForm):
         return points, values, torch.ones(len(points), dtype=self.dtype)
 
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        """The best certified points, one after the other, each of which counts from then on."""
+        """Choose ``n`` certified points one by one; returns points ``n x d`` and values ``n``.
+
+        A chosen point is pending in the next searches.
+        """
         self.decided = []
         if "recommend" in self.options:
             return self._recommended(space, **self.options["recommend"]), torch.zeros(1)
@@ -164,7 +167,7 @@ class CertifiedPoints(ConstrainedClosedForm):
     def _recommended(
         self, space: MixedSpace, objective: Model, baseline: Tensor | None, **settings: Any
     ) -> Tensor:
-        """What `recommend` says of the best point that is safe itself, among many others."""
+        """The point ``1 x d`` that `recommend` chooses among many points of the space."""
         constraint = self.options["constraint"]
         choices = space.choices(objective, constraint, **settings)
         self.recommended = recommend(
@@ -174,21 +177,21 @@ class CertifiedPoints(ConstrainedClosedForm):
 
 
 class CertifyingAdapter(TorchAdapter):
-    """Ax's adapter, with a constraint made of stored decisions, whose own decisions are stored."""
+    """Ax's adapter, which builds the constraint from stored decisions and stores its own."""
 
-    generator: Any  # of BoTorch, by Ax
-    # Decisions of the present call, whose candidates are no trials yet.
+    generator: Any  # Ax's `BoTorchGenerator`
+    # Decisions of the current call, about candidates that are not trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
-    # How the generator was made.
+    # Attributes that the generator was created with.
     _made: dict[str, Any] | None = None
 
     def _fit_if_implemented(self, *args: Any, **kwargs: Any) -> None:
-        """Ax's, of the generator as it was made: cards that borrow it may fail to restore it."""
+        """Fit Ax's generator, after undoing changes that Ax's cards may have left in it."""
         self._made = self._made or {name: vars(self.generator)[name] for name in BORROWED}
         vars(self.generator).update(self._made)
         super()._fit_if_implemented(*args, **kwargs)
 
-    def gen(  # Ax hands it what is named here
+    def gen(  # Ax passes only arguments that are named here
         self,
         n: int,
         search_space: SearchSpace | None = None,
@@ -197,12 +200,12 @@ class CertifyingAdapter(TorchAdapter):
         fixed_features: ObservationFeatures | None = None,
         model_gen_options: dict[str, Any] | None = None,
     ) -> GeneratorRun:
-        """Ax's, which remembers its decisions until there are trials of them."""
-        # Ax adds candidates of the same call to the pending ones, without a trial.
+        """Generate candidates, and remember the decisions until the candidates are trials."""
+        # Ax adds candidates of the same call to the pending ones, without a trial index.
         pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
         waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
-        # Ax keeps the configuration that the adapter was made with.
+        # Otherwise Ax would use the configuration from the creation of the adapter.
         config = optimization_config or self._experiment.optimization_config
         run = super().gen(
             n, search_space, config, pending_observations, fixed_features, model_gen_options
@@ -214,7 +217,7 @@ class CertifyingAdapter(TorchAdapter):
 
     def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
         if not issubclass(self.generator.acquisition_class, CertifiedPoints):
-            return super()._gen(*args, **kwargs)  # candidates of a card, which are not run
+            return super()._gen(*args, **kwargs)  # candidates for a card are not run
         check_observed(self._experiment)
         options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
         settings, config = self.generator.acquisition_options, kwargs["optimization_config"]
@@ -222,7 +225,7 @@ class CertifyingAdapter(TorchAdapter):
         constraint = stored.constraint_of(account, models_by_metric(self))
         stated = {**options.get(key, {}), "constraint": constraint}
         results = super()._gen(*args, **{**kwargs, "model_gen_options": {**options, key: stated}})
-        decided = self.generator._acquisition.decided  # nothing about a recommendation
+        decided = self.generator._acquisition.decided  # empty for a recommendation
         first: dict[str, Row] = {}  # an arm that is chosen twice is run once
         for features, row in zip(results.observation_features, decided, strict=False):
             own = first.setdefault(Arm(features.parameters).signature, row)
@@ -231,17 +234,17 @@ class CertifyingAdapter(TorchAdapter):
 
 
 class CertifyingGenerators(GeneratorRegistryBase):
-    """The generator of certified points, by the name under which Ax stores it."""
+    """The generator of certified points, under the name by which Ax stores it."""
 
     CERTIFIED = "Certified"
 
 
-# Ax's error where this module has not been imported names the class.
+# If this module has not been imported, Ax's error shows the name, and so the module.
 CertifyingGenerators.__name__ = f"{__name__}.{CertifyingGenerators.__name__}"
 
 
 def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, float | None]]:
-    """Lower and upper limit of each constrained outcome, by its name, in the order of statement."""
+    """Lower and upper limit of each constrained outcome, by name, in the constraints' order."""
     if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
         raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     limits: dict[str, tuple[float | None, float | None]] = {}
@@ -258,7 +261,7 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
 
 
 def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> OptimizationConfig:
-    """The configuration, with limits relative to a baseline as they are by now."""
+    """The optimisation; limits relative to a baseline are replaced by their current values."""
     _, config = configured_experiment(experiment)
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return config
@@ -269,7 +272,7 @@ def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> Optimization
 
 
 def check_baseline(experiment: Experiment, config: OptimizationConfig) -> None:
-    """Raise if limits are relative to a baseline that differs between batches."""
+    """Raise ``UnsupportedError`` if a relative limit's baseline differs between batches."""
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return
     name, trials = getattr(experiment.status_quo, "name", None), experiment.trials
@@ -277,9 +280,9 @@ def check_baseline(experiment: Experiment, config: OptimizationConfig) -> None:
     in_batches = any(len(trials[index].arms) > 1 for index in measured)
     if in_batches and len(measured) > 1:
         raise UnsupportedError(
-            f"The baseline was measured in the trials {sorted(measured)}, and a limit relative to "
-            "it would take its value in one of them for all: report the ratio to the baseline of "
-            'the same batch as a metric of its own, and constrain it, `"heat_ratio <= 1.05"`.'
+            f"The baseline was measured in the trials {sorted(measured)}, but a limit relative to "
+            "it would use one of these values for all trials: report the ratio to the baseline of "
+            'the same batch as another metric, and constrain it, `"heat_ratio <= 1.05"`.'
         )
 
 
@@ -289,24 +292,25 @@ def account_of(
     config: OptimizationConfig,
     proposed: Iterable[DecidedArm] = (),
 ) -> DecisionAccount:
-    """The account of all decisions, with ``proposed`` candidates that are no trials yet.
+    """The account of all decisions, including those about ``proposed`` candidates.
 
-    Limits are those of ``config``, the absolute one.
+    ``proposed`` candidates are not trials yet. The limits in ``config`` must be absolute; see
+    `absolute_config`.
     """
     _, stated = configured_experiment(experiment)
     check_baseline(experiment, stated)
-    own = stated_limits(stated).keys()  # viability is Ax's
+    own = stated_limits(stated).keys()  # not Ax's viability
     limits = {name: pair for name, pair in stated_limits(config).items() if name in own}
     if not limits:
         raise InputDataError(
-            "The client states no outcome constraints any more: give it another strategy, such "
+            "The client has no outcome constraints any more: give it another strategy, such "
             "as `calibrated_generation_strategy`."
         )
     decided = [*decided_trials(experiment), *proposed]
     trials = [(each.decision, each.outcomes) for each in decided]
     certified = [each for each in decided if each.decision.get("certified")]
     is_out = [each.trial for each in certified if None in map(each.outcomes.get, limits)]
-    trials_out = sorted({trial for trial in is_out if trial is not None}) or "those of this call"
+    trials_out = sorted({trial for trial in is_out if trial is not None}) or "trials of this call"
     remedy = (
         "report them by `client.complete_trial`, and take back trials that were never run by "
         f"`withdraw(client, trial)`: {trials_out}"
@@ -317,14 +321,14 @@ def account_of(
 class DecidedArm(NamedTuple):
     """An arm that a model has chosen, the decision about it, and its outcomes."""
 
-    trial: int | None  # None before there is a trial
+    trial: int | None  # None while the arm is not in a trial
     arm: Arm
-    decision: Mapping[str, Any]  # the row that is stored; empty if there is none
+    decision: Mapping[str, Any]  # the stored row; empty without a decision
     outcomes: Mapping[str, float | None]  # by name, once the trial is over
 
 
 def decided_trials(experiment: Experiment) -> list[DecidedArm]:
-    """Arms that models have chosen, in their order, without the arms that were never run."""
+    """The arms that models have chosen, in order, without the arms that were never run."""
     found = observed_means(experiment)
     decided = []
     for index, trial in sorted(experiment.trials.items()):
@@ -334,7 +338,7 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
             of_model = setup is not None and issubclass(setup.adapter_class, TorchAdapter)
             for arm in run.arms:
                 decision = rows.get(arm.signature, {})
-                # Arms of a run get their names with their trial.
+                # Arms of a run get names only when they become trials.
                 named = experiment.arms_by_signature[arm.signature]
                 came = found.get((index, named.name), {})
                 never_run = trial.status in NEVER_RUN and not came
@@ -345,13 +349,13 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
 
 
 def stored_rows(run: GeneratorRun) -> dict[str, Row]:
-    """The rows of decisions about arms of a run, by the arms' signatures."""
+    """The rows of decisions about the arms of a run, by arm signature."""
     metadata = run.candidate_metadata_by_arm_signature or {}
     return {arm: own[stored.KEY] for arm, own in metadata.items() if own and stored.KEY in own}
 
 
 def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
-    """The model of each metric, by its name."""
+    """The model of each metric, by the metric's name."""
     assert isinstance(adapter.generator, BoTorchGenerator)
     model, outcomes = adapter.generator.surrogate.model, adapter.generator.surrogate.outcomes
     models = [model]
@@ -364,7 +368,7 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
 
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
-    """Means of the metrics by trial and arm; the last one of a curve."""
+    """Means of the metrics, by name, for each trial and arm; for a curve, the last value."""
     data = experiment.lookup_data().full_df
     if "step" in data:
         data = data.sort_values("step", kind="stable", na_position="first")
@@ -386,32 +390,32 @@ def chance_constrained_generation_strategy(
 ) -> GenerationStrategy:
     """Ax's generation strategy whose trials keep the outcome constraints with a stated probability.
 
-    After the initial trials each one is the best point, by Ax's acquisition function, that a
-    `ChanceConstraint` certifies, of all outcomes together. At most
-    ``violation_bound(T)`` of the first ``T`` certified trials violate a limit, whatever the models
-    do. Where nothing is certified, the trial is one from which most can be learned, and
-    ``NotCertifiedWarning`` is given. Initial trials and attached ones are not certified; attach
-    some that are known to be safe, which count as initial ones, to have few others.
+    After the initial trials, each trial is the best point, by Ax's acquisition function, that a
+    `ChanceConstraint` on all outcomes together certifies. At most ``violation_bound(T)`` of the
+    first ``T`` certified trials violate a limit, however wrong the models are. If no point is
+    certified, the trial is the most informative point, with a ``NotCertifiedWarning``. Initial
+    trials and attached trials are not certified. Attached trials count as initial ones: attach
+    trials that are known to be safe, to have few others.
 
     Constraints may be relative to a baseline. If its values change, earlier decisions are judged by
-    the limits that were in force.
+    the limits at their time.
 
     Args:
-        client: A client or an experiment, configured with constraints on one metric each.
-        level: Probability with which all outcomes shall be within their limits, in (0, 1).
-        budget: As in `ChanceConstraint`.
-        expansion_share: As in `optimize_chance_constrained`: for a start from few safe trials.
+        client: A client or an experiment, with constraints on one metric each.
+        level: Probability, in (0, 1), with which all outcomes shall be within their limits.
+        budget: See `ChanceConstraint`.
+        expansion_share: See `optimize_chance_constrained`; useful with few safe trials at first.
         model_config: Configuration of the models (default: Ax's own). A `calibrated_model_config`
-            of a constrained metric needs ``denoise=False``, as limits are about observations.
-        metric_configs: Other configurations for some of the metrics, by name.
-        botorch_acqf_class: As in `calibrated_generation_strategy`.
-        struct: As in `calibrated_generation_strategy` (default: eight initial trials for each
-            parameter, as fits to fewer know too little).
+            of a constrained metric needs ``denoise=False``, as limits are for observations.
+        metric_configs: Other configurations for some metrics, by name.
+        botorch_acqf_class: See `calibrated_generation_strategy`.
+        struct: See `calibrated_generation_strategy` (default: eight initial trials for each
+            parameter, as a fit to fewer trials is too uncertain).
 
     Raises:
         InputDataError: If there are no constraints, or an argument is malformed.
-        UnsupportedError: If a constraint is on several metrics, a relative one has no baseline yet,
-            a constrained metric is to be denoised, or ``struct`` asks for simpler parameters.
+        UnsupportedError: If a constraint is on several metrics, a relative constraint has no
+            baseline yet, a constrained metric is denoised, or ``struct`` simplifies parameters.
 
     Example:
         >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
@@ -422,7 +426,7 @@ def chance_constrained_generation_strategy(
     experiment, config = configured_experiment(client)
     if not config.outcome_constraints:
         raise InputDataError(
-            "`client` states no constraints: call `client.configure_optimization(..., "
+            "`client` has no constraints: call `client.configure_optimization(..., "
             'outcome_constraints=["cost <= 3"])`, or use `calibrated_generation_strategy`.'
         )
     if struct is not None and struct.simplify_parameter_changes:
@@ -441,11 +445,11 @@ def chance_constrained_generation_strategy(
     for name in limits:
         if by_metric.get(name, shared).model_options.get("denoise", False):
             raise UnsupportedError(
-                f"The constrained metric {name!r} is denoised, while limits are met or not by "
-                "observations: give it a `calibrated_model_config(denoise=False)`."
+                f"The constrained metric {name!r} is denoised, but limits are for observations: "
+                "give it a `calibrated_model_config(denoise=False)`."
             )
     node = strategy.nodes_by_name["MBM"]
-    # Where a point is the best one again, Ax would take a random one that nothing certifies.
+    # If the best point was run before, Ax would replace it by a random, uncertified point.
     node.should_deduplicate = False
     (spec,) = node.generator_specs
     spec.generator_enum = CertifyingGenerators.CERTIFIED
@@ -460,7 +464,7 @@ def chance_constrained_generation_strategy(
 
 
 def _standardized(config: ModelConfig) -> ModelConfig:
-    """The configuration, by which the model standardises its outcome by default."""
+    """The configuration, with a standardised outcome unless it has outcome transforms."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config
@@ -469,19 +473,20 @@ def _standardized(config: ModelConfig) -> ModelConfig:
 def recommendation(
     client: Client, confidence: float = 0.95, baseline: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Recommendation]:
-    """The parameters to stop at, and what `recommend` says of them.
+    """Recommend parameters to stop at; returns them and the `Recommendation`.
 
-    ``client.get_best_parameterization`` prefers trials that were lucky. Here models of all data
-    judge points all over the search space.
+    ``client.get_best_parameterization`` prefers trials with lucky outcomes. This function judges
+    points all over the search space by models of all data.
 
     Args:
-        client: Its strategy is a `chance_constrained_generation_strategy`.
+        client: A client with a `chance_constrained_generation_strategy`.
         confidence: Confidence of each statement, in (0, 1).
-        baseline: Parameters to compare with (default: as given to ``client.attach_baseline``).
+        baseline: Parameters to compare with (default: the parameters given to
+            ``client.attach_baseline``).
 
     Raises:
-        InputDataError: If there is no such strategy, or an outcome has not been observed.
-        UnsupportedError: If the objective is not one metric.
+        InputDataError: If the client has another strategy, or an outcome has not been observed.
+        UnsupportedError: If the objective is not a single metric.
 
     Warns:
         NotCertifiedWarning: If no point is safe with this confidence.
@@ -517,13 +522,14 @@ def recommendation(
 
 
 def last_safe(client: Client) -> dict[str, Any] | None:
-    """The parameters of the latest trial that has kept all limits, to go back to after a violation.
+    """The parameters of the latest trial that kept all limits, to go back to after a violation.
 
-    All trials count that are over and have been measured, whoever chose them; None if none was
-    within the present limits. That they were kept once is no promise: see `recommendation`.
+    All measured trials that are over count, including attached trials. The result is None if no
+    trial was within the current limits. Outcomes within the limits do not prove that the parameters
+    are safe; see `recommendation`.
 
     Raises:
-        InputDataError: If there is no such strategy as for `recommendation`.
+        InputDataError: If the client has no `chance_constrained_generation_strategy`.
 
     Example:
         >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
@@ -543,12 +549,12 @@ def last_safe(client: Client) -> dict[str, Any] | None:
 
 
 def withdraw(client: Client, trial_index: int) -> None:
-    """Take back the decision about a trial that was never run, and never will be.
+    """Take back the decision about a trial that was never run, and will not be run.
 
-    Until then it counts as a violation. It is what ``client.mark_trial_failed`` does with a trial
-    that is running; here trials are marked as failed that have been abandoned, or completed without
-    a value, too. Ax may propose their points again. Do not withdraw a trial that was run,
-    whatever its outcome: the bound would not hold without it.
+    Until then the trial counts as a violation. ``client.mark_trial_failed`` does the same for a
+    running trial. This function also marks trials as failed that were abandoned, or completed
+    without a value. Ax may propose their points again. Do not withdraw a trial that was run, even
+    without a value: the bound would not hold without it.
 
     Raises:
         InputDataError: If the trial has no decision, or any data.
@@ -567,15 +573,15 @@ def withdraw(client: Client, trial_index: int) -> None:
     decided = {each.trial for each in decided_trials(experiment) if each.decision}
     if trial_index not in decided or trial_index in {i for i, _ in observed_means(experiment)}:
         raise InputDataError(
-            f"Trial {trial_index} has no decision that can be withdrawn: with any data it was run, "
-            "and counts. Withdraw trials of `client.get_next_trials` that were never run, once."
+            f"Trial {trial_index} has no decision that can be withdrawn: a trial with data was "
+            "run, and counts. Withdraw trials of `client.get_next_trials` that never ran, once."
         )
     trial = experiment.trials[trial_index].mark_failed(reason="never run", unsafe=True)
     client._save_or_update_trial_in_db_if_possible(experiment=experiment, trial=trial)
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
-    """The part of a strategy that comes after the initial trials."""
+    """The part of a strategy after the initial trials, which must certify points."""
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:

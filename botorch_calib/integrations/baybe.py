@@ -40,12 +40,12 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
-_BATCH = "BatchNr"  # the column in which a campaign numbers additions
-# States of decisions, None at first: measured, also if the measurement was removed since; replaced
-# by a later call, then measured; replaced and not measured; taken back.
+_BATCH = "BatchNr"  # the column with the number of each measurement's batch
+# States of decisions, None at first: measured, even if the measurement was removed later; replaced
+# by a later call, then measured; replaced and not measured; withdrawn.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
 _NOT_RUN, _OVERTAKEN = (_REPLACED, _WITHDRAWN), (_REPLACED, _LATE)
-# How many of the last measurements identify a campaign, and the share that must still be there.
+# The number of last measurements that identify a campaign, and the share that must be present.
 _LAST, _MOST = 20, 0.6
 
 
@@ -55,47 +55,48 @@ def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[fl
     return {name: [*pair] for name, pair in limits.items()}
 
 
-# With slots there are two classes of this name, and loading finds either. Without its own state, a
-# copy would lose the fields that the parent lacks.
+# With slots, attrs would create a second class of this name, and loading might find either. Without
+# ``getstate_setstate``, a copy would lose the fields that the parent class does not have.
 @define(slots=False, kw_only=True, getstate_setstate=True)
 class ChanceConstrainedRecommender(BotorchRecommender):
-    """Recommendations that keep targets within limits with a stated probability, kept true.
+    """Recommendations that keep targets within limits with a stated probability.
 
-    The campaign has a ``ParetoObjective`` of the target to be optimised and of those that have
-    limits. Each recommendation is the best one by the upper confidence bound of the former among
-    the candidates that a `ChanceConstraint` certifies, on BayBE's surrogate models. Pending
-    experiments have their expected values.
+    The campaign has a ``ParetoObjective`` of the optimised target and of the targets with limits.
+    Each recommendation has the best upper confidence bound of the optimised target among the
+    candidates that a `ChanceConstraint` certifies, by BayBE's surrogate models. Pending experiments
+    are assumed to yield their expected values.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified recommendations violate
     a limit, see `ChanceConstraint`. BayBE writes ``decisions`` to its files. A measurement belongs
-    to the candidate that BayBE takes it for, the nearest one. Use the recommender in the second
-    phase of a campaign, after some 8 measurements for each parameter.
+    to the nearest candidate, as in BayBE. Use the recommender in the second phase of a campaign,
+    after about 8 measurements for each parameter.
 
     **What counts.** A certified candidate counts as a violation until it is measured, unless a
-    later call replaces it: a call with ``pending_experiments`` replaces what these do not name, and
-    any call what was recommended on the same measurements. If a replaced candidate is measured
-    after all, it counts, and the other replaced ones as well from then on. So the bound holds if
-    running experiments are named in ``pending_experiments``; else it may be exceeded by those that
-    were running when the first replaced one was measured. Enter a run that failed as a measurement
-    without values: the books cannot tell it from a recommendation that was only looked at.
+    later call replaces it. A call with ``pending_experiments`` replaces all open candidates except
+    these experiments. Any call replaces the candidates that were recommended on the same
+    measurements. If a replaced candidate is measured after all, it counts, and from then on the
+    other replaced candidates count too. So the bound holds if running experiments are named in
+    ``pending_experiments``. Otherwise it may be exceeded, by at most the number of experiments that
+    were running when the first replaced one was measured. Enter a failed run as a measurement
+    without values. Without a measurement it looks like a recommendation that nobody ran.
 
     Args:
-        limits: ``(lower, upper)`` of each limited target, in its units, None for no limit.
+        limits: ``(lower, upper)`` of each limited target, in its units; None for no limit.
         level: Probability, in (0, 1), with which a recommendation shall keep all limits.
-        budget: As in `ChanceConstraint`.
+        budget: See `ChanceConstraint`.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
-        decisions: Those taken so far.
-        last_lines: Measurements by which the campaign of the decisions is known.
+        decisions: The decisions so far.
+        last_lines: The last measurements, which identify the campaign of the decisions.
 
     Raises:
-        InputDataError: If ``limits`` are no pairs; when it recommends, if all but one of the
-            targets do not have limits, decisions are of another campaign, or an argument is
+        InputDataError: If ``limits`` does not hold pairs. When it recommends: if not all but one of
+            the targets have limits, the decisions belong to another campaign, or an argument is
             malformed.
-        UnsupportedError: When it recommends, if the search space is not discrete, or the target
-            that is optimised is transformed.
+        UnsupportedError: When it recommends: if the search space is not discrete, or the optimised
+            target is transformed.
 
     Warns:
-        CalibrationWarning: If decisions are of another level or other limited targets, or replaced
+        CalibrationWarning: If decisions have another level or other limited targets, or replaced
             candidates were measured.
         NotCertifiedWarning: If a recommendation is not certified.
 
@@ -118,12 +119,12 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame | None = None,
         pending_experiments: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Recommend some candidates; BayBE's ``NotEnoughPointsLeftError`` if there are fewer."""
+        """Recommend candidates; raises BayBE's ``NotEnoughPointsLeftError`` if too few are left."""
         models, target, measurements = self._models(searchspace, objective, measurements)
         decisions = self._asked_again(searchspace, measurements, pending_experiments)
         constraint = self._constraint(searchspace, measurements, decisions, models)
         candidates, _ = searchspace.discrete.get_candidates()
-        if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
+        if len(candidates) < batch_size:  # a campaign adds details to this error
             raise NotEnoughPointsLeftError(
                 f"Fewer than {batch_size} candidates are left: there are {len(candidates)}."
             )
@@ -159,7 +160,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row.update(candidate=candidate, state=None, batch=batch, after=len(measurements))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # Stored last: nobody gets the candidates of a call that fails. A candidate that is
+        # Stored last, since a call that fails returns no candidates. A candidate that is
         # recommended again on the same measurements is the same decision.
         again = zip(decisions, _same(searchspace, decisions, recommended), strict=True)
         self.decisions = [
@@ -178,16 +179,16 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def chance_constraint(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
     ) -> ChanceConstraint:
-        """The constraint of a campaign as it stands, on models of all measurements."""
+        """The current constraint of a campaign, on models of all measurements."""
         models, _, measurements = self._models(searchspace, objective, measurements)
         return self._constraint(searchspace, measurements, self.decisions, models)
 
     def recommendation(
         self, campaign: Campaign, confidence: float = 0.95
     ) -> tuple[pd.DataFrame, Recommendation]:
-        """The candidate to stop at, a table of one row, and what `recommend` states about it.
+        """Recommend a candidate to stop at; returns a table of one row, and the `Recommendation`.
 
-        It is none that the campaign excludes.
+        Candidates that the campaign excludes are not considered.
 
         Args:
             campaign: A campaign with measurements.
@@ -208,26 +209,26 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return candidates[(choices == stated.candidate).all(dim=-1).numpy()][:1], stated
 
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
-        """Recommended candidates without a measurement, if certified, and if replaced."""
+        """Unmeasured recommended candidates, with flags ``certified`` and ``replaced``."""
         names, flags = [*campaign.searchspace.parameter_names], ["certified", "replaced"]
         states = ({**each, "replaced": each["state"] == _REPLACED} for each in self._open(campaign))
         rows = [{**each["candidate"], **{flag: each[flag] for flag in flags}} for each in states]
         return pd.DataFrame(rows, columns=names + flags)
 
     def withdraw(self, campaign: Campaign, experiments: pd.DataFrame) -> None:
-        """Take back recommendations that were not run, the rows of a table such as `outstanding`.
+        """Take back recommendations that were not run: rows of a table such as `outstanding`.
 
-        They count all the same if they are measured later.
+        A withdrawn recommendation counts after all if it is measured later.
 
         Raises:
-            InputDataError: If one was not recommended, or has a measurement.
+            InputDataError: If an experiment was not recommended, or was measured.
         """
         decisions, withdrawn = self._open(campaign), set()
         for number, own in enumerate(_same(campaign.searchspace, decisions, experiments).T):
             free = [j for j in np.flatnonzero(own).tolist() if j not in withdrawn]
             if not free:
                 raise InputDataError(
-                    f"Row {number} of `experiments` is no recommendation without a measurement: "
+                    f"Row {number} of `experiments` is not a recommendation without a measurement: "
                     "see `outstanding`."
                 )
             withdrawn.add(max(free, key=lambda j: (decisions[j]["state"] != _REPLACED, j)))
@@ -246,25 +247,25 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         objective: Objective | None,
         measurements: pd.DataFrame | None,
     ) -> tuple[dict[str, Any], Any, pd.DataFrame]:
-        """Models by the names of the targets, the target that is optimised, and measurements."""
+        """The models by target name, the optimised target, and the measurements."""
         if searchspace.type is not SearchSpaceType.DISCRETE:
-            raise UnsupportedError("Each candidate is certified: the space must be discrete.")
+            raise UnsupportedError("Each candidate is certified, so the space must be discrete.")
         if objective is None or measurements is None or measurements.empty:
             raise InputDataError(
-                "An objective and measurements are needed: recommend at random before, as the "
-                "initial recommender of a TwoPhaseMetaRecommender does."
+                "An objective and measurements are needed: recommend at random first, as does the "
+                "initial recommender of a TwoPhaseMetaRecommender."
             )
         names = [target.name for target in objective.targets]
         if len(set(names) - set(self.limits)) != 1 or not set(self.limits) < set(names):
             raise InputDataError(
                 f"All but one of the targets {names} must have limits, got `limits` of "
-                f"{[*self.limits]}: make a ParetoObjective of them."
+                f"{[*self.limits]}: combine them in a ParetoObjective."
             )
         target: Any
         (target,) = (each for each in objective.targets if each.name not in self.limits)
         if not isinstance(target.transformation, IdentityTransformation):
             raise UnsupportedError(
-                f"The target {target.name!r} is optimised as it is measured: state it without a "
+                f"The target {target.name!r} is optimised as measured: define it without a "
                 f"{type(target.transformation).__name__}."
             )
         self._check_campaign(searchspace, measurements)
@@ -279,19 +280,19 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         decisions: Sequence[_Stored],
         models: Mapping[str, Any],
     ) -> ChanceConstraint:
-        """The constraint of those decisions that count."""
+        """The constraint with the decisions that count."""
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
         outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
         states = _states(decisions, lines)
         left_out = (_WITHDRAWN,) if _LATE in states else _NOT_RUN
         for each, line, state in zip(decisions, lines, states, strict=True):
-            # The inputs may be others by now.
+            # The inputs may have changed since the decision.
             point = [each["inputs"][n] for n in columns] if {*each["inputs"]} == {*columns} else []
             if state not in left_out:
                 trials.append(({**each, "point": point}, {} if line is None else outcomes[line]))
         remedy = (
             "add their measurements to the campaign, and `withdraw` recommendations that were "
-            "never run; the recommender's `outstanding(campaign)` has them"
+            "never run; the recommender's `outstanding(campaign)` lists them"
         )
         account = stored.account_of(self.limits, self.level, self.budget, trials, remedy)
         return stored.constraint_of(account, models)
@@ -302,21 +303,21 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """The decisions, of which a call replaces some, and the others that are measured by now."""
+        """Copies of the decisions; ``state`` marks those that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warnings.warn(
-                "Recommendations that later calls replaced were measured, so each of them counts "
-                "until it is: name running experiments in `pending_experiments`, and `withdraw` "
-                "what is `outstanding` and was not run.",
+                "Recommendations that later calls replaced were measured, so all replaced ones "
+                "count until they are measured: name running experiments in "
+                "`pending_experiments`, and `withdraw` candidates of `outstanding` that never ran.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
-        is_told, measured = pending_experiments is not None, len(measurements)
+        is_named, measured = pending_experiments is not None, len(measurements)
         replaced = [
             j
             for j, each in enumerate(self.decisions)
-            if states[j] is None and _LATE not in states and (is_told or each["after"] == measured)
+            if states[j] is None and _LATE not in states and (is_named or each["after"] == measured)
         ]
         for own in _same(searchspace, self.decisions, pending_experiments).T:
             named = [j for j in replaced if own[j]][:1]
@@ -327,7 +328,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return [{**each, "state": state} for each, state in pairs]
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
-        """Raise unless most of the last measurements that the recommender has seen are here."""
+        """Raise ``InputDataError`` if most of the last known measurements are missing."""
         if not self.last_lines:
             return
         last = pd.DataFrame(self.last_lines)
@@ -339,9 +340,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         found &= ~(np.abs(then[:, None] - now) > 0.05 * np.ptp(then, axis=0)).any(axis=-1)
         if found.any(axis=1).mean() < _MOST:
             raise InputDataError(
-                "`decisions` are of another campaign: most of its last measurements are not here. "
-                "Give each campaign a recommender of its own. If these are of the same campaign, "
-                "set `last_lines` to []."
+                "`decisions` belong to another campaign: its last measurements are mostly missing. "
+                "Give each campaign a recommender of its own. If the campaign is the same, set "
+                "`last_lines` to []."
             )
 
 
@@ -350,10 +351,11 @@ def _same(
     decisions: Sequence[Mapping[str, Any]],
     experiments: pd.DataFrame | None,
 ) -> NDArray[np.bool_]:
-    """Whether BayBE takes experiments, the columns, for the candidate of each decision.
+    """Whether each experiment belongs to each decision's candidate, ``decisions x experiments``.
 
-    It takes them for the nearest one by each parameter; here, if they are not far outside. Any
-    value suits a parameter that a decision was made without.
+    As in BayBE, an experiment belongs to the candidate with the nearest value of each parameter.
+    Values far outside of the grid belong to no candidate. If a candidate was recommended without
+    some parameter, any value of it is right.
     """
     experiments = pd.DataFrame() if experiments is None else experiments
     same = np.ones((len(decisions), len(experiments)), dtype=bool)
@@ -365,7 +367,7 @@ def _same(
         if parameter.is_numerical:
             grid, own = np.array(parameter.values, dtype=float), own.astype(float)
             reach = np.abs(own[:, None] - grid).min(axis=1).clip(max=np.diff(grid).max() / 2)
-            # A grid that was made again may differ in the last digits.
+            # A grid that is computed again may differ in the last digits.
             reach += 1e-9 * np.abs(grid).max()
             is_equal = np.abs(np.array(named, dtype=float)[:, None] - own) <= reach
         else:
@@ -378,11 +380,11 @@ def _same(
 def _lines(
     searchspace: SearchSpace, decisions: Sequence[_Stored], measurements: pd.DataFrame
 ) -> list[int | None]:
-    """The place of each decision's measurement in the table, None as long as there is none.
+    """The line of each decision's measurement in the table; None without a measurement.
 
-    A measurement from before a decision can only belong to earlier ones. Its value identifies it.
-    If the value is missing, the measurement was corrected, if another one is of an early batch, or
-    else removed.
+    Measurements that were known at a decision can only belong to earlier decisions. They are found
+    by their values. If a value is missing, the measurement was corrected if the table has another
+    one of an early batch; otherwise it was removed.
     """
     may_be = _same(searchspace, decisions, measurements)
     batches = np.asarray(measurements.get(_BATCH, 0))
@@ -397,8 +399,8 @@ def _lines(
             own[at[equal][:1]] = False
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
-    # A measurement that may belong to few decisions came early. The last of these gets it, so that
-    # the others keep theirs if a measurement is removed.
+    # A measurement that may belong to few decisions is an early one. The last of these decisions
+    # gets it, so that the others keep their measurements if one is removed.
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:
@@ -407,7 +409,7 @@ def _lines(
 
 
 def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[str | None]:
-    """The states of decisions by their measurements."""
+    """The states of the decisions, given the lines of the measurements."""
     return [
         each["state"] if line is None else _LATE if each["state"] in _OVERTAKEN else _RUN
         for each, line in zip(decisions, lines, strict=True)
@@ -415,5 +417,5 @@ def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[s
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:
-    """Points ``n x d`` of experiments, as BayBE encodes them."""
+    """Experiments in BayBE's encoding, as points ``n x d``."""
     return torch.tensor(searchspace.transform(experiments, allow_extra=True).to_numpy())

@@ -1,10 +1,10 @@
-"""Calibrated models in Optuna: a candidates function for its own ``BoTorchSampler``.
+"""Calibrated models in Optuna: a ``candidates_func`` for Optuna's ``BoTorchSampler``.
 
-Samplers of ours are in `optuna_delays` and `optuna_decisions`. All need optuna-integration
-(``pip install botorch_calib[optuna]``). A Gaussian process is fitted to each outcome, its
-calibrator replays the complete trials in the order of their numbers, and an acquisition function of
-these models is maximised. Nothing is kept between trials, so a study that is loaded goes on as if
-it had not been interrupted.
+Our own samplers are in `optuna_delays` and `optuna_decisions`. All modules need optuna-integration
+(``pip install botorch_calib[optuna]``). For each trial, a Gaussian process is fitted to each
+outcome. Its calibrator replays the complete trials in the order of their numbers, and an
+acquisition function of these models is maximised. Nothing is kept between trials, so a loaded study
+continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS
 from botorch_calib.posteriors.prediction import EXCESS
 
-#: Returns the next point, given inputs, objectives and constraints of the complete trials, the
+#: Computes the next point from inputs, objectives and constraints of the complete trials, the
 #: bounds, and the inputs of running trials.
 CandidatesFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None], Tensor]
 
-# The largest number of points of a space without continuous parameters that is searched as it is.
+# A space without continuous parameters is searched completely if it has at most this many points.
 MOST_POINTS = 2048
 
 
@@ -86,31 +86,32 @@ def calibrated_candidates_func(
     num_restarts: int = 10,
     raw_samples: int = 256,
 ) -> CandidatesFunction:
-    """A ``candidates_func`` for Optuna's ``BoTorchSampler``, by calibrated models.
+    """A ``candidates_func`` for Optuna's ``BoTorchSampler``, with calibrated models.
 
     It maximises `LogCalibratedExpectedImprovement` or, under constraints,
     `LogCalibratedConstrainedExpectedImprovement` (`LogCalibratedProbabilityOfFeasibility` until a
     trial is feasible). For several objectives it maximises
     `qLogCalibratedNoisyExpectedHypervolumeImprovement` with a reference point inferred from the
-    Pareto front, or BoTorch's ``qLogNParEGO`` where the approximate hypervolume of five or more
-    objectives and few trials is empty. Until two trials are complete, the point is drawn uniformly.
+    Pareto front. With five or more objectives and few trials the approximate hypervolume may be
+    empty; then it maximises BoTorch's ``qLogNParEGO``. Until two trials are complete, it draws the
+    point uniformly.
 
     Args:
-        calibrator: One for all outcomes, or one for each, objectives first and then constraints.
+        calibrator: A calibrator for all outcomes, or one for each, objectives before constraints.
             Each trial starts from an untrained copy (default: ``LocalizedConformal(0.2)``).
-        denoise: As in `CalibratedModel`.
-        residuals: As in `CalibratedModel.from_history`.
-        excess: As in `CalibratedModel`.
+        denoise: See `CalibratedModel`.
+        residuals: See `CalibratedModel.from_history`.
+        excess: See `CalibratedModel`.
         fit: Builds a fitted Gaussian process with one output from ``X`` (``n x d``), scaled to the
             unit cube, and ``Y`` (``n x 1``) (default: a ``SingleTaskGP``, by marginal likelihood).
         num_restarts: Number of starting points of the gradient-based search.
-        raw_samples: Number of points from which these are chosen.
+        raw_samples: Number of points from which the starting points are chosen.
 
     Returns:
         A ``candidates_func``, which can be pickled if ``fit`` can.
 
     Raises:
-        InputDataError: If an argument is malformed; when called, if an outcome is infinite, or the
+        InputDataError: If an argument is malformed. When called: if an outcome is infinite, or the
             number of calibrators differs from the number of outcomes.
 
     Example:
@@ -142,11 +143,11 @@ def calibrated_candidates_func(
 
 @dataclass(frozen=True)
 class StudyData:
-    """Data of complete trials, with inputs in the unit cube; objectives are maximised."""
+    """Data of the complete trials, with inputs in the unit cube and maximised objectives."""
 
     X: Tensor
     objectives: Tensor
-    constraints: Tensor  # met where they are at most 0; may have no columns
+    constraints: Tensor  # met if at most 0; may have no columns
     X_pending: Tensor | None
 
     @property
@@ -171,14 +172,14 @@ def _candidate(
     """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
     constraints = train_obj[:, :0] if train_con is None else train_con
     for name, values in (("An objective", train_obj), ("A constraint", constraints)):
-        # Optuna itself refuses NaN.
+        # Optuna itself rejects NaN.
         if not (values.abs() < INFINITE).all():
             raise InputDataError(
                 f"{name} of a complete trial is infinite, or beyond {INFINITE:g}, which no "
                 "Gaussian process can be fitted to: return a smaller value, or prune such trials."
             )
     if len(train_x) < 2:
-        # The sampler counts running trials among those to start with, so there may be none.
+        # The sampler counts running trials as startup trials, so there may be no complete trial.
         point = torch.rand_like(bounds[:1])
         return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
     pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
@@ -188,7 +189,7 @@ def _candidate(
         calibrators *= len(outcomes)
     if len(calibrators) != len(outcomes):
         raise InputDataError(
-            f"`calibrator` holds {len(calibrators)} calibrators, and the study has "
+            f"`calibrator` holds {len(calibrators)} calibrators, but the study has "
             f"{len(outcomes)} outcomes: {train_obj.shape[-1]} objectives and "
             f"{constraints.shape[-1]} constraints."
         )
@@ -204,12 +205,12 @@ def _candidate(
         raw_samples=raw_samples,
         options=dict(SEPARATE_STARTS),
     )
-    # Rounding may lead out of the bounds.
+    # Rounding may move the point out of the bounds.
     return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 
 
 def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
-    """Log improvement by the next trial, by a model of each outcome, calibrated or Gaussian."""
+    """The log improvement by the next trial, given a model of each outcome."""
     pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
     # Without a feasible trial, the front of all trials sets the scale of several objectives.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
@@ -229,7 +230,10 @@ def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFuncti
 def _hypervolume_improvement(
     model: Model, trials: StudyData, values: Tensor
 ) -> AcquisitionFunction:
-    """Upon the front of the values; the first outcomes are objectives, the others constraints."""
+    """Log improvement of the hypervolume of the Pareto front of ``values``, ``n x m``.
+
+    The first ``m`` outcomes of the model are objectives, the others are constraints.
+    """
     num = values.shape[-1]
     outcomes = range(num, model.num_outputs)
     settings: dict[str, Any] = {
@@ -247,14 +251,14 @@ def _hypervolume_improvement(
     )
     if acqf.get_buffer("cell_lower_bounds").shape[-2]:
         return acqf
-    # Beyond four objectives cells are approximate; of few trials there may be none.
+    # With more than four objectives, cells are approximate; with few trials there may be none.
     return qLogNParEGO(model, cache_root=False, **settings)
 
 
 class SearchSpace:
-    """Parameters of Optuna, by name, as points of the unit cube; categories are one-hot.
+    """Optuna's parameters, by name, as points of the unit cube; categories are one-hot.
 
-    Some are ``held`` at values, which may lie outside of the cube, as Optuna runs them.
+    Parameters may be ``held`` at values as Optuna runs them, even outside of the cube.
     """
 
     def __init__(
@@ -268,16 +272,17 @@ class SearchSpace:
     def of_trials(
         cls, trials: Sequence[FrozenTrial], present: Mapping[str, BaseDistribution]
     ) -> SearchSpace | None:
-        """The space of a study: parameters that may be chosen; None without any.
+        """The space of those parameters of a study that a sampler chooses; None without any.
 
-        They are those that each complete trial has had since the first one with them. Their ranges
-        are the ``present`` ones, else the latest. One whose range is a single value is held at it.
+        A parameter belongs to the space if all complete trials since the first one with the
+        parameter have it. Its range is the ``present`` one, else the latest one. A parameter whose
+        range has become a single value is held at this value.
         """
         complete = [t for t in trials if t.state is TrialState.COMPLETE]
         several = [t.distributions.keys() for t in complete if t.distributions]
         names, absent = {*several[-1]} if several else set(), set[str]()
         for others in reversed(several):
-            names -= absent & others  # conditional ones, which come and go
+            names -= absent & others  # conditional parameters, which some trials lack
             absent |= names - others
         latest = [*(t.distributions for t in trials), present]
         last = {name: own for each in latest for name, own in each.items()}
@@ -287,11 +292,11 @@ class SearchSpace:
         return cls(distributions, held) if distributions else None
 
     def holding(self, values: Mapping[str, Any]) -> SearchSpace:
-        """The same space with further parameters held, as far as it has them."""
+        """The same space with more parameters held; other names in ``values`` are ignored."""
         held = dict(self.held)
         for name in self.distributions.keys() & values.keys():
             own = self.distributions[name]
-            with suppress(ValueError):  # unknown choices, at which Optuna will end the trial
+            with suppress(ValueError):  # unknown choices, for which Optuna will end the trial
                 held[name] = own.to_external_repr(own.to_internal_repr(values[name]))
         return SearchSpace(self.distributions, held)
 
@@ -306,7 +311,7 @@ class SearchSpace:
         return len(self._transform.bounds)
 
     def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:
-        """Points ``n x d`` of these parameters; ValueError if one cannot be expressed."""
+        """Encode parameters as points ``n x d``; ValueError if a value cannot be encoded."""
         rows = [
             self._transform.transform({name: values[name] for name in self.distributions})
             for values in points
@@ -314,11 +319,11 @@ class SearchSpace:
         return torch.from_numpy(np.array(rows))
 
     def parameters(self, point: Tensor) -> dict[str, Any]:
-        """Parameters of a point ``d``, rounded where they are no continuous ones."""
+        """The parameters at a point ``d``, rounded unless they are continuous."""
         return {**self._transform.untransform(point.clamp(0.0, 1.0).numpy()), **self.held}
 
     def rounded(self, points: Tensor) -> Tensor:
-        """Points ``n x d`` that Optuna makes of others, without a loop over points."""
+        """The points ``n x d`` that Optuna would run for these points; vectorized."""
         X = points.clamp(0.0, 1.0)
         bounds = torch.from_numpy(self._transform._raw_bounds).to(X)
         for name, columns in self._columns.items():
@@ -335,27 +340,27 @@ class SearchSpace:
 
     @cached_property
     def fixed(self) -> dict[int, float]:
-        """Values by column of the parameters that are held."""
+        """The values of the held parameters, by column."""
         center = torch.full((self.dim,), 0.5, dtype=torch.double)
         point = self.encoded([self.parameters(center)])[0].tolist()
         return {i: point[i] for name in self.held for i in self._columns[name]}
 
     @property
     def _columns(self) -> dict[str, list[int]]:
-        """Columns of each parameter."""
+        """The columns of each parameter, by name."""
         columns = [each.tolist() for each in self._transform.column_to_encoded_columns]
         return dict(zip(self.distributions, columns, strict=True))
 
     @property
     def is_rounded(self) -> bool:
-        """Whether there are parameters that are integers, categories or have steps."""
+        """Whether any parameter is an integer, a category or a float with steps."""
         several = self.distributions.values()
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     def points(self) -> Tensor | None:
-        """All points ``n x d``; None if a parameter is continuous, or they are many.
+        """All points ``n x d``; None if a parameter is continuous, or for over `MOST_POINTS`.
 
-        The rounding of an acquisition function's maximum may always be the same one of them.
+        If a search were rounded, different maxima might become the same point.
         """
         values = [
             [self.held[name]] if name in self.held else _values(own)
@@ -367,30 +372,30 @@ class SearchSpace:
         return self.encoded(dict(zip(self.distributions, each, strict=True)) for each in every)
 
     def sample(self, num: int, seed: int) -> Tensor:
-        """Rounded points ``num x d`` of a scrambled Sobol sequence."""
+        """At most ``num`` different points of a scrambled Sobol sequence, rounded; ``num x d``."""
         cube = unit_cube(torch.empty(1, self.dim, dtype=torch.double))
         return self.rounded(draw_sobol_samples(cube, n=num, q=1, seed=seed).squeeze(-2))
 
 
 def unit_cube(X: Tensor) -> Tensor:
-    """Its bounds, ``2 x d``, for inputs ``n x d``."""
+    """Bounds ``2 x d`` of the unit cube, for inputs ``n x d``."""
     return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
 def without(points: Tensor, excluded: Tensor) -> Tensor | None:
-    """The points ``n x d`` that are none of the excluded ones, ``m x d``; None if none is left."""
+    """The points ``n x d`` except the excluded ones, ``m x d``; None if no point is left."""
     left = points[~is_any_of(points, excluded, ROUNDED)]
     return left if len(left) else None
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """The values of a parameter, none if they are continuous or many."""
+    """The values of a parameter; empty if they are continuous, or more than `MOST_POINTS`."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     assert isinstance(distribution, IntDistribution | FloatDistribution)
     if distribution.step is None:
         return ()
-    # Optuna sees to it that the greatest value is a whole number of steps above the least one.
+    # Optuna makes sure that the largest value is a whole number of steps above the least one.
     last = round((distribution.high - distribution.low) / distribution.step)
     if last >= MOST_POINTS:
         return ()

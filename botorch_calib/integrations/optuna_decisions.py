@@ -1,7 +1,7 @@
-"""Chance constraints in Optuna, by a sampler whose decisions are stored with the trials.
+"""Chance constraints in Optuna, by a sampler that stores its decisions with the trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). Nothing is kept in the sampler:
-each process makes the constraint from the decisions about all trials, in any storage.
+It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler keeps nothing: each
+process builds the constraint from the decisions about all trials, in any storage.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
-#: The user attribute of a trial with the sides of constraints that are only known to be beyond.
+#: User attribute of a trial: on which side of its stored value, 1 or -1, each constraint is.
 BEYOND = "beyond"
 
-# As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
+# As "hallucinate" of `DelayAwareSampler`, but without a design, whose points are not certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
 
 
 class _CertifiedProposer(DelayAwareProposer):
-    """Chooses the best certified point; a sampler sets these attributes."""
+    """Chooses the best certified point; a sampler sets its attributes."""
 
     space: SearchSpace
     constraint: ChanceConstraint
@@ -88,7 +88,7 @@ class _CertifiedProposer(DelayAwareProposer):
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The best certified point, else one to learn most from, given what runs."""
+        """The best certified point ``d``, else the most informative one, given running trials."""
         bounds = like(self.constraint.model, self.bounds)
         space = _mixed(self.space, bounds, self.search)
 
@@ -101,7 +101,7 @@ class _CertifiedProposer(DelayAwareProposer):
             every = None if new[1] else self.space.points()
             if every is None:
                 return new
-            # Rather a point that failed, or runs, than one that is not certified.
+            # A certified point that failed, or runs, is better than a new, uncertified one.
             known = best_certified(searched, margin, Place(None, every.to(bounds)))
             return known if known[1] else new
 
@@ -109,46 +109,47 @@ class _CertifiedProposer(DelayAwareProposer):
         return point.squeeze(0).to(self.bounds)
 
     def _leaves_borders(self, *_: Any) -> bool:
-        return False  # for a point that is not certified
+        return False  # a point off the borders would not be certified
 
 
 class ChanceConstrainedSampler(DelayAwareSampler):
-    """A sampler whose trials meet the constraints with a stated probability, kept true.
+    """A sampler whose trials meet the constraints with a stated probability.
 
-    Constraints are Optuna's: ``trial.set_constraint(name, value)``, met if it is at most 0. After
-    the first trials each one is the best that a `ChanceConstraint` certifies, as Optuna rounds it:
-    by the upper confidence bound of the objective, with the expected values of running trials, or
-    by log noisy expected hypervolume improvement of several objectives. Where no point is
-    certified, the trial is one from which most can be learned.
+    A constraint is set by Optuna's ``trial.set_constraint(name, value)``, and is met if the value
+    is at most 0. After the first trials, each trial is the best point, as rounded by Optuna, that a
+    `ChanceConstraint` certifies. With one objective, the best point maximises the upper confidence
+    bound, assuming that running trials yield their expected values. With several objectives, it
+    maximises the log noisy expected hypervolume improvement. If no point is certified, the trial is
+    the most informative point.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified trials violate a
     constraint, see `ChanceConstraint`. Decisions are stored as system attributes of their trials,
-    so this holds over restarts and processes, and for enqueued trials, which count if they are
-    certified. A certified trial counts as a violation until its constraints are set, unless it
-    never asked for a parameter. So set constraints as soon as they are known.
+    so this bound holds over restarts and processes. It also holds for enqueued trials, which count
+    if they are certified. A certified trial counts as a violation until its constraints are set,
+    unless it ended without suggesting a parameter. So set constraints as soon as they are known.
 
-    **Bounds.** A trial that ran out of memory has used more than the limit: it states ``{"memory":
-    1}`` as its user attribute ``"beyond"`` (-1 for less) and then sets the constraint to the bound,
-    here 0. It counts as in `ChanceConstraint.observe`, whatever becomes of the trial.
+    **Bounds.** A trial that ran out of memory has used more than the limit. It sets its user
+    attribute ``"beyond"`` to ``{"memory": 1}`` (-1 for less), and then sets the constraint to the
+    bound, here 0. It counts as in `ChanceConstraint.observe`, however it ends.
 
     Args:
         level: Probability, in (0, 1), with which a trial shall meet all constraints.
-        budget: As in `ChanceConstraint`.
-        expansion_share: As in `optimize_chance_constrained`: for studies that start from few
+        budget: See `ChanceConstraint`.
+        expansion_share: See `optimize_chance_constrained`; useful if the study starts from few
             enqueued safe trials.
-        failures: As in `DelayStrategy`; the point is certified all the same, if one is.
-        fit, num_restarts, raw_samples, seed, device: As in `DelayAwareSampler`.
-        n_startup_trials: Number of complete trials before the first decision. Some 8 for each
+        failures: See `DelayStrategy`. The point is certified in any case, if possible.
+        fit, num_restarts, raw_samples, seed, device: See `DelayAwareSampler`.
+        n_startup_trials: Number of complete trials before the first decision. About 8 for each
             parameter make the first decisions much better.
-        independent_sampler: Draws trials until then, and conditional parameters.
+        independent_sampler: Draws the first trials, and conditional parameters.
         constraints_func: As in Optuna's samplers.
 
     Raises:
-        InputDataError: If a setting is out of its range; when a trial is asked for, if no complete
-            trial has constraints, or trials have different ones.
+        InputDataError: If a setting is out of its range. When a trial starts: if no complete trial
+            has constraints, or trials have different ones.
 
     Warns:
-        CalibrationWarning: If trials are of another sampler or level.
+        CalibrationWarning: If trials have another sampler or level.
         NotCertifiedWarning: If a trial is not certified.
 
     Example:
@@ -194,18 +195,18 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._constraints_func = constraints_func
 
     def chance_constraint(self, study: Study) -> ChanceConstraint:
-        """The constraint of a study as it stands: its decisions, and models of all trials.
+        """The current constraint of a study: its decisions, and models of all trials.
 
-        Points are in the unit cube of Optuna's encoding of the present parameters.
+        Points are in the unit cube, in Optuna's encoding of the current parameters.
         """
         return self._constraint(self._look_now(study))
 
     def recommendation(
         self, study: Study, confidence: float = 0.95
     ) -> tuple[dict[str, Any], Recommendation]:
-        """The parameters to stop at, and what can be said of them, see `recommend`.
+        """Recommend parameters to stop at; returns them and the `Recommendation`.
 
-        The candidate is in the unit cube of Optuna's encoding; values are the objective's.
+        The recommended point is in the unit cube of Optuna's encoding; values are the objective's.
 
         Args:
             study: A study with one objective.
@@ -219,8 +220,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """
         if len(study.directions) > 1:
             raise UnsupportedError(
-                "A recommendation is for one objective. Choose one of `study.best_trials` that "
-                "`chance_constraint(study).margin(X, confidence)` is at least 0 for."
+                "A recommendation is for one objective. Choose one of `study.best_trials` whose "
+                "`chance_constraint(study).margin(X, confidence)` is at least 0."
             )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
@@ -238,12 +239,17 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             confidence,
             maximize=maximize,
         )
-        return look.space.parameters(stated.candidate.squeeze(0).cpu()), stated
+        last = [trial for trial in look.trials if trial.state is TrialState.COMPLETE][-1]
+        single = {
+            name: last.params[name] for name, own in last.distributions.items() if own.single()
+        }
+        return {**single, **look.space.parameters(stated.candidate.squeeze(0).cpu())}, stated
 
     def last_safe(self, study: Study) -> dict[str, Any] | None:
-        """Parameters of the latest trial that has kept all constraints, to go back to.
+        """Parameters of the latest trial that kept all constraints, to go back to.
 
-        Decided trials count, certified or not, and any other before them; None if there is none.
+        Uncertified trials count too. A trial with a decision is preferred to trials without one.
+        The result is None if no trial kept all constraints.
         """
         trials = [trial for trial in self._trials(study) if trial.constraints]
         safe = [
@@ -253,7 +259,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             and max(trial.constraints.values()) <= 0.0
             and 1 not in _beyond(trial, trial.constraints).values()
         ]
-        # Sorting keeps the order of trials.
+        # Sorting is stable, so trials stay in order.
         return sorted(safe, key=_was_decided)[-1].params if safe else None
 
     def on_violation(
@@ -280,9 +286,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return callback
 
     def outstanding(self, study: Study) -> list[int]:
-        """Numbers of the certified trials that count as violations until constraints are set.
+        """Numbers of the certified trials that count as violations until their constraints are set.
 
-        A trial of a killed process is among them, as it runs for ever to Optuna.
+        They include trials of killed processes, which Optuna regards as running.
         """
         trials = self._trials(study)
         names = {*names_of_constraints(trials)}
@@ -293,20 +299,20 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         ]
 
     def withdraw(self, study: Study, numbers: Iterable[int]) -> None:
-        """Take back the decisions about trials that were never run; running ones end as failed.
+        """Take back decisions about trials that were never run; marks running trials as failed.
 
-        Do not withdraw a trial that was run, whatever its outcome: the bound would not hold without
-        it. A trial that Optuna's callback runs again is the same decision, and stays.
+        Do not withdraw a trial that was run, however it ended: the bound would not hold without it.
+        If Optuna's callback runs a trial again, both have the same decision, which stays.
 
         Raises:
-            InputDataError: If there is no such trial, or it has set a constraint.
+            InputDataError: If a trial does not exist, or its constraints were set.
         """
         trials = {trial.number: trial for trial in self._trials(study)}
         for number in (chosen := [*numbers]):
             if number not in trials or trials[number].constraints:
                 raise InputDataError(
-                    f"Trial {number!r} cannot be withdrawn: there is none, or it was run, as it "
-                    f"has set a constraint. Trials {self.outstanding(study)} are out."
+                    f"Trial {number!r} cannot be withdrawn: it does not exist, or it was run, as "
+                    f"it has set a constraint. Trials {self.outstanding(study)} are pending."
                 )
         for number in chosen:
             if trials[number].state is RUNNING:
@@ -314,12 +320,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             study._storage.set_study_system_attr(study._study_id, f"{WITHDRAWN}{number}", True)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Mark the trial as one of this sampler, and decide about it if all of it is given.
+        """Mark the trial as one of this sampler, and decide about it if all parameters are given.
 
-        Optuna asks a sampler only for parameters that are not given.
+        Optuna calls a sampler only for parameters that are not given.
         """
         super().before_trial(study, trial)
-        if DECISION in trial.system_attrs:  # it is run again: the same decision
+        if DECISION in trial.system_attrs:  # it is run again, with the same decision
             return
         store(study, trial, DECISION, {})
         given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
@@ -334,7 +340,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """A parameter that no decision is about; or a new decision, if its range has changed."""
+        """Draw a parameter without a decision, or decide again if its range has changed."""
         given = {**trial.system_attrs.get(PARAMETERS, {}), **trial.params}
         if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
             with one_at_a_time:
@@ -353,12 +359,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """As the parent does; a trial that was run at another point loses its decision."""
+        """Finish a trial; a trial that was run at another point loses its decision."""
         super().after_trial(study, trial, state, values)
         decided = trial.system_attrs.get(PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
         run = trial.params if asked_all else {**decided, **trial.params}
-        # NaN may be a choice, and equals itself as a string.
+        # Compare strings, since NaN may be a choice.
         others = [
             name for name, x in decided.items() if name not in run or str(run[name]) != str(x)
         ]
@@ -367,7 +373,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         sides = trial.user_attrs.get(BEYOND)
         for name, side in sides.items() if isinstance(sides, Mapping) else ():
             if side == 1 and trial.constraints.get(name) == 0.0:
-                # To Optuna 0 is feasible, and more than 0 is not.
+                # Optuna regards 0 as feasible, and any larger value as infeasible.
                 store(study, trial, f"{_CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
 
     def _chosen(self, study: Study, trial: FrozenTrial, *given: Any) -> dict[str, Any]:
@@ -404,29 +410,32 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return super()._strategy_for(look) if several else strategy_of(self._strategy)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
-        return point  # which may be evaluated again
+        return point  # a certified point may be evaluated again
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """The parent's, but to end beyond a limit is no failure: its constraint keeps away."""
+        """Look at the trials; those that ended beyond a limit are not failures.
+
+        The constraint already keeps the search away from them.
+        """
         others = [trial for trial in trials if not _ended_beyond(trial)]
         return super()._look_at(study, others, space)._replace(trials=trials)
 
     def _look_now(self, study: Study) -> Look:
         trials = self._trials(study)
-        self._account(trials)  # which raises if there are no constraints yet
+        self._account(trials)  # raises an error if there are no constraints yet
         space = SearchSpace.of_trials(trials, {})
         look = None if space is None else self._look_at(study, trials, space)
         if look is None or len(look.data.X) < 2:
             raise InputDataError(
                 "Fewer than two complete trials have all parameters and constraints of the latest "
-                "one: run more, and ask again."
+                "trial: run more trials first."
             )
         return look
 
     def _account(
         self, trials: Sequence[FrozenTrial], space: SearchSpace | None = None
     ) -> DecisionAccount:
-        """The account of trials, whose points are in the encoding of the space, if there is one."""
+        """The account of trials; with a ``space``, their points are in its encoding."""
         limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
@@ -434,13 +443,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             )
         decided = _decided(trials, limits, space)
         remedy = (
-            "set the constraints of these trials; the sampler's `outstanding(study)` has their "
-            "numbers, and `withdraw(study, numbers)` takes back those that were never run"
+            "set the constraints of these trials; the sampler's `outstanding(study)` lists their "
+            "numbers, and `withdraw(study, numbers)` takes back trials that were never run"
         )
         return stored.account_of(limits, self._level, self._budget, decided, remedy)
 
     def _constraint(self, look: Look) -> ChanceConstraint:
-        """The constraint of the decisions, on models of all trials that have set it."""
+        """The constraint of all decisions, on models of the trials that have set it."""
         account = self._account(look.trials, look.space)
         largest = stored.INFINITE
         finite = [
@@ -464,43 +473,43 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
-    """The space as points of the cube; values that are given may lie outside."""
+    """The space as points of the cube; given values may be outside."""
     bounds = with_features(cube, space.fixed)
     place = Place(bounds, None, space.fixed, None, None, search.num_restarts, search.raw_samples)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
 
 
 def _was_decided(trial: FrozenTrial) -> bool:
-    """Whether the trial was decided about, and may have been run."""
+    """Whether the trial has a decision, and may have been run."""
     is_empty = trial.state.is_finished() and not (trial.params or trial.constraints)
     return trial.system_attrs.get(DECISION, {}) != {} and not is_empty
 
 
 def _leave_undecided(study: Study, trial: FrozenTrial, why: str) -> None:
-    """Leave a trial without a decision: there is none, or it was about another point."""
+    """Remove the decision about a trial, if there is one, and warn with the reason."""
     store(study, trial, DECISION, {})
     warnings.warn(
-        f"Trial {trial.number} is not certified, and nothing is stated of it: {why}.",
+        f"Trial {trial.number} is not certified, and nothing is stated about it: {why}.",
         NotCertifiedWarning,
         stacklevel=level_of_caller(),
     )
 
 
 def _ended_beyond(trial: FrozenTrial) -> bool:
-    """Whether a trial has no value, and the reason may be that it violates a constraint."""
+    """Whether a trial has no value, possibly because it violates a constraint."""
     has_none = trial.state in (TrialState.FAIL, TrialState.PRUNED)
     violates = any(value > 0.0 for value in trial.constraints.values())
     return has_none and (violates or BEYOND in trial.user_attrs)
 
 
 def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
-    """On which side of its value each constraint is that is known only to be beyond it."""
+    """On which side, 1 or -1, constraints are beyond their stored values, by name."""
     sides = trial.user_attrs.get(BEYOND, {})
     right = isinstance(sides, Mapping) and sides.keys() <= {*names}
     if right and all(side in (1, 0, -1) for side in sides.values()):
         return {name: int(side) for name, side in sides.items() if side}
-    # A finished trial cannot be changed, so an error would end the study. Above is the side that
-    # a limit is violated on.
+    # A finished trial cannot be changed, so an error would end the study. A constraint above its
+    # value may be violated, so this side is assumed.
     warnings.warn(
         f"The user attribute `{BEYOND}` of trial {trial.number} must be a dictionary of 1 (above), "
         f"-1 or 0 by the names of constraints, {[*names]}, got {sides!r}: each constraint of the "
@@ -514,11 +523,11 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 def _decided(
     trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Rows and constraints of decided trials or, before the first, of other samplers' trials."""
+    """Rows and constraints of decided trials or, without any, of other samplers' trials."""
     decided = [*filter(_was_decided, trials)] or [
         t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
     ]
-    # A trial that was added twice, here or in a copy of the study, is one decision.
+    # Copies of a trial, here or in a copy of the study, have one decision.
     rows: dict[Any, tuple[dict[str, Any], dict[str, float]]] = {}
     for trial in decided:
         row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}

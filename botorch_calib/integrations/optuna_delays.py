@@ -1,8 +1,8 @@
-"""Delay-aware proposals in Optuna, by a sampler that knows the state of all trials.
+"""Delay-aware proposals in Optuna, by a sampler that uses the states of all trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
-the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses. Storages, retries
-and heartbeats are Optuna's.
+It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the sampler
+records the trials of the study in a `FeedbackLedger`, from which a `DelayAwareProposer` chooses the
+point. Storages, retries and heartbeats are Optuna's.
 """
 
 from __future__ import annotations
@@ -61,66 +61,66 @@ from botorch_calib.ledger.trials import are_among
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.delayed import Fit
 
-# Threads share a sampler: each proposal has to know those before it, and sets torch's random state.
-# Not an attribute, since a sampler is pickled.
+# Threads share a sampler. Each proposal must see the earlier ones, and sets torch's random state.
+# The lock is not an attribute, since a sampler is pickled.
 one_at_a_time = threading.RLock()
 
 RUNNING = TrialState.RUNNING
-# System attribute of a trial: its parameters, which other processes so see before its objective
-# asks for them. User attribute: the variances of the noise of its outcomes.
+# System attribute of a trial: its parameters, which other processes need before the objective
+# suggests them. User attribute: the noise variances of the outcomes.
 PARAMETERS, YVAR = "botorch_calib:parameters", "Yvar"
-#: The system attribute of a trial with the row of its decision, empty if it was drawn at random.
+#: System attribute of a trial: the row of its decision, empty if the trial was drawn at random.
 DECISION = "botorch_calib:decision"
-#: With a number at its end the system attribute of a study whose trial was never run.
+#: Prefix of a system attribute of a study; the number of a trial that was never run follows.
 WITHDRAWN = "botorch_calib:withdrawn:"
 
 
 class Look(NamedTuple):
-    """The state of a study when a trial is asked for; points are in the unit cube."""
+    """The state of a study when a trial starts; points are in the unit cube."""
 
     trials: Sequence[FrozenTrial]
     space: SearchSpace
-    ledger: FeedbackLedger  # all trials, by the first objective, which is to be maximised
-    data: StudyData  # of the complete trials, in the order in which they ended
-    noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, where they are known
+    ledger: FeedbackLedger  # all trials, with the first objective, maximised
+    data: StudyData  # complete trials, in the order in which they ended
+    noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, if known
 
 
 class DelayAwareSampler(BoTorchSampler):
     """A sampler for many workers, which takes account of running and failed trials.
 
-    With one objective, running trials are censored or hallucinated, as ``strategy`` says. With
-    constraints or several objectives it maximises the log improvement of
+    With one objective, running trials are censored or hallucinated, according to ``strategy``. With
+    constraints or several objectives, the sampler maximises the log improvement of
     `calibrated_candidates_func`, averaged over the possible outcomes of running trials. The search
     keeps away from trials that failed or hang, see ``failures`` of `DelayStrategy`.
 
-    If no parameter is continuous, and there are at most 2048 points, these are searched, and a
-    point that failed, was pruned or runs is asked for again only if there is no other. Elsewhere
-    a new point replaces one that Optuna would round to the point of an earlier trial.
+    If no parameter is continuous and there are at most 2048 points, the sampler compares all
+    points. It repeats a point that failed, was pruned or is running only if there is no other. In
+    other spaces, a new point replaces one that Optuna would round to an earlier trial's point.
 
-    **Known noise.** Trials state variances of the noise in their user attribute ``"Yvar"``: a
-    number for the objective, or a list for objectives and then constraints, whose end may be left
-    out. An outcome without one, or with None, has the fitted variance (`PartlyKnownNoiseGP`).
+    **Known noise.** The user attribute ``"Yvar"`` of a trial holds noise variances: a number for
+    the objective, or a list for objectives and then constraints, which may be shorter. An outcome
+    without a variance, or with None, has the fitted variance (`PartlyKnownNoiseGP`).
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
-        calibrator: Replays the complete trials in the order in which they ended; each fit starts
+        calibrator: Replays the complete trials in the order in which they ended. Each fit starts
             from an untrained copy.
-        fit: As in `DelayAwareProposer`, for inputs scaled to the unit cube, and for an objective
-            to be maximised or a constraint (default: a `PartlyKnownNoiseGP`).
-        censor_value: The worst value that the objective can take, as a trial returns it; None for
-            the worst one observed so far.
-        num_restarts, raw_samples: As in `SearchSettings`.
-        n_startup_trials: Number of first trials, running ones included, that are drawn at random.
-        independent_sampler: Draws these, and conditional parameters.
-        seed: Seed of all random numbers; processes that share a study need different ones.
-        device: Where the model is, and the data that ``fit`` is given (default: the CPU).
+        fit: See `DelayAwareProposer`. Inputs are in the unit cube; the outcome is a maximised
+            objective or a constraint (default: a `PartlyKnownNoiseGP`).
+        censor_value: The worst value that the objective can take, as a trial returns it (default:
+            the worst one observed so far).
+        num_restarts, raw_samples: See `SearchSettings`.
+        n_startup_trials: Number of first trials that are drawn at random. Running trials count.
+        independent_sampler: Draws the first trials, and conditional parameters.
+        seed: Seed of all random numbers. Processes that share a study need different seeds.
+        device: Device of the model, and of the data for ``fit`` (default: the CPU).
 
     Raises:
-        InputDataError: If a setting is unknown or out of its range; when a trial is asked for, if
+        InputDataError: If a setting is unknown or out of its range. When a trial starts: if
             complete trials have different constraints.
 
     Warns:
-        InputDataWarning: If known variances cannot be used, as ``fit`` does not take them.
+        InputDataWarning: If known variances are ignored, because ``fit`` does not take them.
 
     Example:
         >>> study = optuna.create_study(sampler=DelayAwareSampler(seed=0))
@@ -168,7 +168,7 @@ class DelayAwareSampler(BoTorchSampler):
         self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
         self._fits: dict[tuple[int, int], ScheduledFit] = {}
-        self._proposer(1)  # so that a wrong setting is noticed now
+        self._proposer(1)  # raises an error now if a setting is wrong
         FeedbackLedger(1, censor_value=censor_value)
         super().__init__(
             n_startup_trials=n_startup_trials, independent_sampler=independent_sampler, seed=seed
@@ -177,28 +177,29 @@ class DelayAwareSampler(BoTorchSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The parameters that complete trials have in common, in their latest ranges."""
+        """The parameters that complete trials have in common, and the latest ranges."""
         space = SearchSpace.of_trials(self._trials(study), {})
         return {} if space is None else space.distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Parameters of the next trial, which keeps what it was given, or had when it failed."""
+        """The parameters of a trial; given parameters, and all of a retried trial, are kept."""
         with one_at_a_time:
             parameters = trial.system_attrs.get(PARAMETERS)  # of a trial that is retried
             if parameters is None:
-                # Enqueued, or by Optuna's `PartialFixedSampler`, which asks for the others alone.
+                # Parameters of an enqueued trial or of Optuna's `PartialFixedSampler`.
+                # ``search_space`` lacks the latter.
                 fixed = getattr(study.sampler, "_fixed_params", {})
                 given = {**fixed, **trial.system_attrs.get("fixed_params", {}), **trial.params}
                 parameters = self._chosen(study, trial, given, {})
         return {name: parameters[name] for name in search_space if name in parameters}
 
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-        """The trials of a study that have begun, but for one, by number.
+        """The trials of a study that have started, by number, except for ``trial``.
 
-        Withdrawn trials that have set no constraint are left out. A later trial stands for a failed
-        one that Optuna's callback runs again.
+        Withdrawn trials that have set no constraint are left out. If Optuna's callback runs a
+        failed trial again, only the later trial is included.
         """
         # A study of Optuna's `HyperbandPruner` shows each trial only some others.
         every = study._storage.get_all_trials(study._study_id, deepcopy=False)
@@ -224,8 +225,8 @@ class DelayAwareSampler(BoTorchSampler):
         given: Mapping[str, Any],
         ranges: Mapping[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """All parameters of a trial of which some are given; none if they are drawn at random."""
-        # One look for all: so no trial counts twice, and none that ends is overlooked.
+        """Choose and store all parameters of a trial; none if they are drawn at random."""
+        # Read the trials once: none is counted twice, or missed because it ends meanwhile.
         trials = self._trials(study, trial)
         space = SearchSpace.of_trials(trials, ranges)
         if space is None or self._is_startup(look := self._look_at(study, trials, space)):
@@ -239,13 +240,13 @@ class DelayAwareSampler(BoTorchSampler):
         return len(counted) < self._n_startup_trials
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
-        """All parameters of a trial; the space holds those that are given."""
+        """All parameters of a trial; given parameters are held in the space."""
         if look.space.is_held:
             return look.space.held
         return look.space.parameters(self._point(look))
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """The state of those trials that have all parameters of the search space."""
+        """Look at the trials that have all parameters of the search space."""
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         worst = None if self._censor_value is None else signs[0] * self._censor_value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
@@ -274,7 +275,7 @@ class DelayAwareSampler(BoTorchSampler):
         return Look(trials, space, ledger, data, noise)
 
     def _point(self, look: Look) -> Tensor:
-        """The next point, length ``d``, in the unit cube."""
+        """The next point ``d``, in the unit cube."""
         proposer = self._proposer(look.space.dim)
         proposer.strategy = self._strategy_for(look)
         proposer.fixed_features, proposer.choices = look.space.fixed, None
@@ -289,22 +290,22 @@ class DelayAwareSampler(BoTorchSampler):
         return point
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        """The strategy, which is one for improvement if there are several outcomes."""
+        """The strategy; with several outcomes, it maximises the log improvement."""
         strategy = strategy_of(self._strategy)
         if look.data.outcomes.shape[-1] == 1 or callable(strategy.acquisition):
             return strategy
         return replace(
             strategy,
             acquisition=partial(self._improvement, look, strategy),
-            imputation="none",  # as the improvement is averaged over what running trials may bring
+            imputation="none",  # the improvement averages over running trials
             window=None,
-            failures="ignore",  # by the proposer, which knows of one outcome
+            failures="ignore",  # in the proposer, which sees only one outcome
         )
 
     def _improvement(
         self, look: Look, strategy: DelayStrategy, model: CensoredDelayModel, ledger: FeedbackLedger
     ) -> AcquisitionFunction:
-        """The log improvement of all outcomes, less where trials may fail."""
+        """The log improvement of all outcomes, reduced where trials may fail."""
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
@@ -323,7 +324,7 @@ class DelayAwareSampler(BoTorchSampler):
         return FeasibleAcquisition(acqf, acqf.model, feasibility, poor=None)
 
     def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-        """The model of an outcome but the first, on the schedule by which a proposer fits that."""
+        """The model of outcome ``place``, refitted on the same schedule as the first outcome's."""
         proposer = self._proposer(X.shape[-1])
         key = X.shape[-1], place
         if key not in self._fits:
@@ -332,7 +333,7 @@ class DelayAwareSampler(BoTorchSampler):
         return self._fits[key].of_data(X, Y, Yvar)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
-        """The point or, if Optuna would round it to a known one, a new one of rounded samples."""
+        """The point, or a rounded sample if Optuna would round the point to a known one."""
         known = look.ledger.queries()
         if without(look.space.rounded(point.unsqueeze(0)), known) is not None:
             return point
@@ -344,7 +345,8 @@ class DelayAwareSampler(BoTorchSampler):
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
 
-        Threads share this sampler: its numbers differ anyway, and a design needs to keep its seed.
+        Threads share the sampler, so they get different random numbers in any case. A design must
+        keep its seed.
         """
         with one_at_a_time:
             super().reseed_rng()
@@ -356,11 +358,11 @@ class DelayAwareSampler(BoTorchSampler):
                 proposer.search = self._search
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy goes on with the same numbers, unless it is reseeded.
+        # A copy continues with the same numbers, unless it is reseeded.
         return {**self.__dict__, "_seeded_in": None}
 
     def _proposer(self, dim: int) -> DelayAwareProposer:
-        """One for each number of encoded parameters, which changes with the search space."""
+        """The proposer for ``dim`` encoded parameters; ``dim`` may change during a study."""
         if dim not in self._proposers:
             cube = unit_cube(torch.zeros(1, dim, dtype=torch.double, device=self._device))
             self._proposers[dim] = self._proposer_class(
@@ -370,9 +372,9 @@ class DelayAwareSampler(BoTorchSampler):
 
 
 def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
-    """The point ``d`` of a trial, as far as it is known."""
+    """The point ``d`` of a trial; None if parameters are missing or cannot be encoded."""
     parameters = trial.params
-    if trial.state is RUNNING:  # the study has them when its objective asks for them
+    if trial.state is RUNNING:  # Optuna stores them when the objective suggests them
         parameters = trial.system_attrs.get(PARAMETERS, {}) | parameters
     if not space.distributions.keys() <= parameters.keys():
         return None
@@ -384,7 +386,7 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
 def in_order_of_end(
     trials: Sequence[FrozenTrial], space: SearchSpace
 ) -> tuple[list[FrozenTrial], Tensor]:
-    """The trials whose point is known, as they ended, and their points ``n x d``."""
+    """Sort trials by their ends; returns those with a known point, and the points ``n x d``."""
     ends = [end for _, end in places_in_time(trials)]
     ended = [trials[place] for place in np.argsort(ends, kind="stable")]
     known = [(trial, x) for trial in ended if (x := encoded(space, trial)) is not None]
@@ -393,10 +395,10 @@ def in_order_of_end(
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Names of the constraints of the latest complete trial, as the first of these has them.
+    """Names of the constraints of the latest complete trial, in the first such trial's order.
 
-    Earlier trials may have had others, if a new one has come since; later ones must not differ.
-    Trials without constraints do not count, since nobody can set them after a trial has ended.
+    Earlier trials may have other constraints, if one was added to the study. Later trials must not
+    differ. Trials without constraints do not count, since nobody can set them after the end.
     """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     names = [[*trial.constraints] for trial in complete if trial.constraints]
@@ -405,14 +407,14 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     for place, other in enumerate(names):
         if {*other} != present and (place > first or {*other} > present):
             raise InputDataError(
-                f"Complete trials have the constraints {names[-1]} and {other}: set the same ones. "
-                "`add_trials` of a new study takes those of the trials that have them."
+                f"Complete trials have the constraints {names[-1]} and {other}: set the same ones, "
+                "or copy the trials that have them to a new study by `add_trials`."
             )
     return names[first] if names else []
 
 
 def known_noise(trials: Sequence[FrozenTrial], place: int) -> Tensor | None:
-    """Variances ``n x 1`` of an outcome, NaN where one is not known; None if none is."""
+    """Variances ``n x 1`` of an outcome, NaN if unknown; None if all are unknown."""
     each = torch.tensor([_variance(trial, place) for trial in trials], dtype=torch.double)
     return None if each.isnan().all() else each.unsqueeze(-1)
 
@@ -425,7 +427,7 @@ def _variance(trial: FrozenTrial, place: int) -> float:
 
 
 def is_finite(trial: FrozenTrial) -> bool:
-    """Whether the values and constraints of a complete trial are numbers for a model."""
+    """Whether all values and constraints of a complete trial are finite enough for a model."""
     return all(abs(value) < INFINITE for value in [*trial.values, *trial.constraints.values()])
 
 
@@ -435,17 +437,18 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 
 
 def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
-    """Whether a later trial repeats a failed one: added to another study, they change numbers."""
+    """Whether ``later`` repeats a failed trial, since numbers change when a study is copied."""
     decisions = [each.system_attrs.get(DECISION) for each in (trial, later)]
     same = decisions[0] == decisions[1] and trial.params.items() <= later.params.items()
     return trial.state is TrialState.FAIL and same
 
 
 def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
-    """Places of the start and the end of each trial among all of these times.
+    """Places of the start and the end of each trial in the order of all these times.
 
-    A ledger would hide times in the future of its own clock, so only the order counts. The end of a
-    trial that runs is the last; one that, by a clock that was set back, ended first ends at once.
+    Only the order counts, since a ledger would hide times in the future of its own clock. A running
+    trial ends last. If a clock was set back and a trial seems to end before it starts, both times
+    are equal.
     """
     starts = [t.datetime_start.timestamp() if t.datetime_start else -math.inf for t in trials]
     ends = [t.datetime_complete.timestamp() if t.datetime_complete else math.inf for t in trials]
@@ -457,7 +460,7 @@ def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
 def _record(
     ledger: FeedbackLedger, trial: FrozenTrial, x: Tensor, sign: float, start: int, end: int
 ) -> None:
-    """Record a trial at a point ``d``."""
+    """Record a trial at a point ``d`` in the ledger."""
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
@@ -482,8 +485,8 @@ def _fitted(
     calibrator: Calibrator | None,
     device: torch.device,
 ) -> Model:
-    """The Gaussian process, fitted and calibrated."""
+    """Fit the Gaussian process, and calibrate it."""
     noise = None if Yvar is None else Yvar.to(device)
-    with validate_input_scaling(False):  # points outside of the present space are data
+    with validate_input_scaling(False):  # points outside of the current space are data, too
         gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())

@@ -1,8 +1,8 @@
-"""Xopt: calibrated models for its Bayesian generators, and a generator under chance constraints.
+"""Calibrated models for Xopt's Bayesian generators, and a generator with chance constraints.
 
 It needs Xopt (``pip install botorch_calib[xopt]``). Xopt's ``StandardModelConstructor`` fits the
-Gaussian processes. Then the calibrator of each outcome replays the rows of the data in their order.
-Importing this module registers the generator, so that ``Xopt.from_file`` loads it.
+Gaussian processes. Then the calibrator of each outcome replays the rows of the data, in order.
+Importing this module registers the generator, so that ``Xopt.from_file`` can load it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from uuid import uuid4
 
 try:
@@ -32,8 +32,8 @@ try:
     from xopt.pydantic import remove_none_values
 except ImportError as error:
     raise ImportError(
-        "botorch_calib.integrations.xopt needs Xopt 3.2 or a later one that has what it imports "
-        f"({error}): pip install botorch_calib[xopt]"
+        "botorch_calib.integrations.xopt needs Xopt 3.2, or a later version with the names that "
+        f"it imports ({error}): pip install botorch_calib[xopt]"
     ) from error
 import pandas as pd
 import torch
@@ -57,33 +57,33 @@ from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.prediction import EXCESS
 
-#: Under which Xopt stores them.
+#: The names under which Xopt stores these classes.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
-# Our ids start with it. Other programs have their own, and no table may take ours for numbers.
+# Prefix of our ids. Other programs have other ids, and a table must not read ours as numbers.
 _OURS = "decision-"
-# The name of the books is that of Xopt's file with this at its end.
+# Suffix that the name of Xopt's file gets as the name of the books.
 _BOOKS = ".decisions"
-# The least distance from candidates that are out, relative to the widths of the bounds.
+# The least distance from pending candidates, relative to the widths of the bounds.
 _APART = 0.01
 
 
 class CalibratedModelConstructor(StandardModelConstructor):
     """Xopt's standard model constructor, with each outcome calibrated.
 
-    It has the fields of ``StandardModelConstructor`` and the following; all are given by name.
-    The model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
-    generators evaluate it by joint samples, except where a single candidate is asked for without
-    constraints: BoTorch's analytic functions, used there, read its mean and variance alone.
+    It has the fields of ``StandardModelConstructor`` and the following ones, all given by name. The
+    model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
+    generators evaluate it by joint samples. For a single candidate without constraints, they use
+    BoTorch's analytic functions, which read only its mean and variance.
 
     Args:
-        calibrator: The class of the calibrator, by its name if it is one of this package. Each fit
-            makes a new one for each outcome.
-        calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
-            none and it is a `LocalizedConformal`.
-        denoise, residuals, excess: As in `CalibratedModel.from_history`.
+        calibrator: The class of the calibrator, or the name of a class of this package. Each fit
+            creates a new calibrator for each outcome.
+        calibrator_options: Plain values for the arguments of the calibrator (default: ``alpha=0.2``
+            for a `LocalizedConformal`).
+        denoise, residuals, excess: See `CalibratedModel.from_history`.
 
     Raises:
-        InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
+        InputDataError: If an argument is unknown, or an option is not a plain value.
 
     Example:
         >>> constructor = CalibratedModelConstructor(calibrator_options={"alpha": 0.2})
@@ -95,7 +95,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
     calibrator_options: dict[str, Any] = Field({}, description="arguments of a calibrator")
     denoise: bool = Field(True, description="whether posteriors are of noise-free outcomes")
     residuals: str = Field("prequential", description="which residuals are replayed")
-    excess: str = Field("noise", description="whose is the spread that the model does not state")
+    excess: str = Field("noise", description="source of the spread beyond the model's")
 
     @field_validator("calibrator")
     @classmethod
@@ -105,7 +105,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
     @field_validator("calibrator_options")
     @classmethod
     def _with_infinities(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Xopt writes an infinite number as a string."""
+        """Restore infinite numbers, which Xopt writes as strings."""
         return {k: math.inf if value == "inf" else value for k, value in options.items()}
 
     @model_validator(mode="after")
@@ -116,7 +116,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
         return self
 
     def build_model(self, *args: Any, **kwargs: Any) -> CalibratedModelList:
-        """The models that Xopt would have used, fitted by it and then calibrated."""
+        """Build and fit the models as Xopt does, then calibrate them."""
         kind = stored.calibrator_class(self.calibrator)
         return CalibratedModelList.from_history(
             super().build_model(*args, **kwargs),
@@ -128,49 +128,51 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
 
 class ChanceConstrainedGenerator(BayesianGenerator):
-    """Candidates that meet the constraints of ``vocs`` with a stated probability, kept true.
+    """Candidates that meet the constraints of ``vocs`` with a stated probability.
 
-    Each is the best one by the upper confidence bound of the objective among the points that
-    a `ChanceConstraint` certifies, on the models of ``gp_constructor``. The generator has the
-    fields of Xopt's Bayesian generators and the following; all are given by name. Trust regions,
-    largest travel distances, fixed features and discrete variables hold as in these; contextual
-    variables are expected to stay as in the latest row. Candidates keep apart from those that are
-    out, which have their expected values.
+    Each candidate has the best upper confidence bound of the objective among the points that a
+    `ChanceConstraint` certifies, by the models of ``gp_constructor``. The generator has the fields
+    of Xopt's Bayesian generators and the following ones, all given by name. Trust regions, largest
+    travel distances, fixed features and discrete variables work as in Xopt's generators. Contextual
+    variables are assumed to stay as in the latest row. Candidates keep a distance from pending
+    candidates, which are assumed to yield their expected values.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified candidates violate a
     constraint, see `ChanceConstraint`. A certified candidate counts as a violation until the data
-    have a row with its ``"_id"``, whatever settings were read back, or else one with its inputs;
-    `withdraw` takes back candidates that were never run. Evaluate some 8 points for each variable
-    first.
+    have a row with its ``"_id"``, even if the settings that were read back differ, or else a row
+    with its inputs. `withdraw` takes back candidates that were never run. Evaluate about 8 points
+    for each variable first.
 
     Xopt writes ``decisions`` to its files after an evaluation. With ``books``, each decision is on
-    the disk before the candidate is handed out. Processes that share a file wait for each other,
-    and candidates of another one are out until their rows are added.
+    the disk before the candidate is returned. Processes that share a file wait for each other. The
+    candidates of one process are pending in the others until their rows are added.
 
-    An evaluation that knows only that an outcome is above a bound returns the bound, and 1 by the
-    name of the outcome and ``_beyond``, -1 if it is below: see `ChanceConstraint.observe`.
+    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 under
+    the outcome's name with the suffix ``_beyond`` (-1 for below): see `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
-        budget: As in `ChanceConstraint`.
+        budget: See `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
-            value with probability ``level``, so that candidates stay near the data, unless there
-            is no such certified candidate.
+            value with probability ``level``. It keeps candidates near the data, and is ignored if
+            no certified candidate meets it.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
-        raw_samples, num_restarts: As in `optimize_chance_constrained`.
-        decisions: Those taken so far.
-        books: Path of a file for the decisions, which the first one makes (default: the name of
-            Xopt's ``xopt_dump_file`` with ``.decisions`` after it, or none without such a file).
+        raw_samples, num_restarts: See `optimize_chance_constrained`.
+        decisions: The decisions so far.
+        books: Path of a file for the decisions, which the first decision creates (default: Xopt's
+            ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
+        returns_id: Whether candidates have an ``"_id"`` (default: True). Without it rows are found
+            by their settings: for evaluators that set whatever a candidate names.
 
     Raises:
-        InputDataError: If a field is out of its range, ``vocs`` has no constraint or not one
-            objective, or ``books`` cannot be read or written.
-        ValueError: If new data have ids of decisions that are not among those taken.
+        InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
+            one objective, or ``books`` cannot be read or written.
+        ValueError: If new data have the ids of unknown decisions.
 
     Warns:
-        CalibrationWarning: If decisions are of another level or other constraints; if data have
-            ids, and no decision was taken; if rows without ids are those of no candidate.
+        CalibrationWarning: If decisions have another level or other constraints; if data have ids,
+            but there are no decisions; if rows without ids belong to no candidate.
         NotCertifiedWarning: If a candidate is not certified.
 
     Example:
@@ -185,14 +187,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     supports_batch_generation: bool = True
     supports_single_objective: bool = True
     supports_constraints: bool = True
-    returns_id: ClassVar[bool] = True
     _compatible_turbo_controllers = [OptimizeTurboController, SafetyTurboController]
     level: float = Field(0.9, description="probability of meeting all constraints")
     budget: float = Field(SIZE, description="violations beyond the stated share")
     max_half_widths: dict[str, float] = Field({}, description="largest half-widths by output")
     beta: float = Field(4.0, description="squared multiplier of the upper confidence bound")
     raw_samples: int = Field(512, description="number of points sampled for the search")
-    num_restarts: int = Field(4, description="number of points from which it climbs")
+    num_restarts: int = Field(4, description="number of starting points of the search")
     decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
     books: str | None = Field(None, description="file of the decisions")
     on_violation: Callable[[dict[str, Any] | None], object] | None = Field(
@@ -202,7 +203,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     @field_serializer("decisions")
     def _as_json(self, decisions: list[dict[str, Any]]) -> list[str]:
-        return [*map(json.dumps, decisions)]  # which keeps None, that Xopt drops when it loads
+        return [*map(json.dumps, decisions)]  # keeps None, which Xopt would drop when it loads
 
     @field_validator("decisions", mode="before")
     @classmethod
@@ -212,8 +213,14 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     @field_validator("books")
     @classmethod
     def _in_place(cls, books: str | None) -> str | None:
-        """The same file, whatever the working directory becomes."""
+        """The absolute path, as the working directory may change."""
         return books and os.path.abspath(os.path.expanduser(os.path.expandvars(books)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_ids(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Candidates have ids by default, unlike those of Xopt's own generators."""
+        return {"returns_id": True, **settings}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -224,37 +231,37 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         for name, width in self.max_half_widths.items():
             check_positive(f"max_half_widths[{name!r}]", width)
             if name not in self.model_output_names:
-                raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
+                raise InputDataError(f"`max_half_widths` names {name!r}, which is not an output.")
         return self
 
     def model_post_init(self, context: Any, /) -> None:
-        """Read the books."""
+        """Read the decisions from the books."""
         super().model_post_init(context)
         self.decisions = stored.with_books(self.books, self.decisions)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """A copy, as Xopt makes one, but with the same ``on_violation``."""
+        """Copy the generator as Xopt does, but keep the same ``on_violation``."""
         return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
 
     def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
-        """Xopt's `generate`; a single candidate by default."""
+        """The same as `generate`, with a single candidate by default."""
         return self.generate(1 if num_points is None else num_points)
 
     def generate(self, n_candidates: int) -> list[dict[Any, Any]]:
-        """Xopt's, with the id of the decision about each candidate as its ``"_id"``."""
+        """Generate candidates; the ``"_id"`` of each is the id of its decision."""
         self._call_if_violated()
         self._keep_books_beside_dump()
         candidates = super().generate(n_candidates)
-        # The last ones, after points that Xopt interpolates.
+        # Decided candidates are the last ones, after points that Xopt interpolates.
         decided = self.decisions[-n_candidates:]
         for candidate, row in zip(candidates[-n_candidates:], decided, strict=True):
-            candidate[stored.ID] = row[stored.ID]
+            candidate |= {stored.ID: row[stored.ID]} if self.returns_id else {}
         return candidates
 
     def _keep_books_beside_dump(self) -> None:
-        """Name the ``books`` after the file that Xopt dumps to, if there are none.
+        """Without ``books``, name them after the file that Xopt dumps to.
 
-        Xopt tells no generator about that file, so the caller's frames are asked.
+        Xopt does not pass this name to generators, so the method looks for Xopt among its callers.
         """
         frame = sys._getframe()
         while self.books is None and frame.f_back is not None:
@@ -266,14 +273,14 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 if len(self.decisions) > num:
                     warnings.warn(
                         f"{self.books} has {len(self.decisions) - num} decisions that are not in "
-                        "the dump. They count. If they are of another run, start with other "
+                        "the dump. They count. If they belong to another run, use other "
                         "`books`.",
                         CalibrationWarning,
                         stacklevel=level_of_caller(),
                     )
 
     def add_data(self, new_data: pd.DataFrame) -> None:
-        """Xopt's, which looks for the decisions that the rows belong to."""
+        """Add rows to the data, and look for the decisions to which they belong."""
         ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
         before = sum(row["certified"] for row in self._out())
@@ -281,16 +288,16 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         is_own = before == 0 or before > sum(row["certified"] for row in self._out())
         if not is_own and len(ours) < len(new_data):
             warnings.warn(
-                f"The new rows belong to none of the {before} certified candidates that are out, "
-                f"which count as violations: a row needs the `{stored.ID}` that `generate` gave "
-                "its candidate, or the same inputs. `withdraw` candidates that were never run.",
+                f"The new rows belong to none of the {before} certified pending candidates, which "
+                f"count as violations: a row needs the `{stored.ID}` of its candidate, or the same "
+                "inputs. `withdraw` candidates that were never run.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
         self._call_if_violated()
 
     def outstanding(self) -> list[dict[str, Any]]:
-        """The candidates without any outcome, as `generate` gave them."""
+        """The candidates without any outcome, as `generate` returned them."""
         names = {*self.model_input_names} - {*self.contextual_variables}
         rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
@@ -298,14 +305,14 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
         """Take back candidates that were never run: the bound then holds for the others.
 
-        One that is run after all counts again. `outstanding` also lists candidates whose rows were
-        removed from the data; those were run, so leave them out.
+        A candidate that is run after all counts again. `outstanding` also lists candidates whose
+        rows were removed from the data. Do not withdraw these, since they were run.
 
         Args:
-            candidates: What `generate` gave, or the ids.
+            candidates: Candidates of `generate`, or their ids.
 
         Raises:
-            InputDataError: If one of them is not out.
+            InputDataError: If a candidate is not pending.
         """
         given: Any = candidates
         if isinstance(candidates, pd.DataFrame):
@@ -313,8 +320,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         ids = [each if isinstance(each, str) else each.get(stored.ID) for each in given]
         if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
             raise InputDataError(
-                f"`candidates` have ids that are not out, {unknown}: give those of `outstanding`. "
-                "With any outcome a candidate was run, and counts."
+                f"`candidates` have ids that are not pending, {unknown}: see `outstanding`. A "
+                "candidate with any outcome was run, and counts."
             )
         with stored.in_books(self.books, self.decisions) as decisions:
             for row in decisions:
@@ -322,18 +329,18 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = decisions
 
     def last_safe(self) -> dict[str, Any] | None:
-        """The variables of the latest row within all limits, None if there is no such row."""
+        """The variables of the latest row within all limits; None if there is no such row."""
         safe = [i for i, violates in enumerate(self._violations()) if violates is False]
         return dict(self.data[self.vocs.variable_names].iloc[safe[-1]]) if safe else None
 
     def recommendation(
         self, confidence: float = 0.95, baseline: Mapping[str, float] | None = None
     ) -> tuple[dict[str, float], Recommendation]:
-        """The setting to stop at, and what can be said of it, see `recommend`.
+        """Recommend a setting to stop at; returns it and the `Recommendation`.
 
-        ``get_optimum`` and the best row of the data prefer lucky settings. This one compares
-        settings all over ``vocs`` by models of all data, with fixed features, and contexts as in
-        the latest row.
+        ``get_optimum`` and the best row of the data prefer lucky settings. This method compares
+        settings all over ``vocs`` by models of all data. Fixed features are held, and contexts stay
+        as in the latest row.
 
         Args:
             confidence: Confidence of each statement, in (0, 1).
@@ -364,7 +371,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return dict(zip(names, stated.candidate.squeeze(0).tolist(), strict=True)), stated
 
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
-        """Xopt's; if outcomes are only known to be beyond a bound, trained again on `stand_ins`."""
+        """Train the model as Xopt does.
+
+        If outcomes are beyond a bound, it is then trained again on `stand_ins` for them.
+        """
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
         bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
@@ -373,23 +383,23 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             known = data[[*self.model_input_names, name]].notna().all(axis=1)
             own = data[known].fillna({side: 0.0})
             columns = self.model_input_names, [name], [side]
-            told = (torch.tensor(own[each].to_numpy(dtype=float)) for each in columns)
-            data.loc[known, name] = stand_ins(self._model_of(model, name), *told).flatten().numpy()
+            given = (torch.tensor(own[each].to_numpy(dtype=float)) for each in columns)
+            data.loc[known, name] = stand_ins(self._model_of(model, name), *given).flatten().numpy()
         return super().train_model(data, update_internal) if bounds else model
 
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
-        """The constraint as it stands: its decisions, and models of all data, fitted if None."""
+        """The current constraint; without a ``model``, one is trained on all data."""
         model = self.train_model() if model is None else model
         models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
         return stored.constraint_of(self._account(), models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
-        """Certified candidates ``n x d``, each with the decision about it in ``decisions``."""
+        """Certified candidates ``n x d``; the decisions about them are added to ``decisions``."""
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         names, (objective, maximize) = self.model_input_names, self._objective(model)
         space, inputs = self._space(self._get_optimization_bounds()), self.data[names]
-        with stored.in_books(self.books, self.decisions) as decisions:  # none if it fails
+        with stored.in_books(self.books, self.decisions) as decisions:  # unchanged if it fails
             self.decisions = decisions
             out = torch.tensor([row["point"] for row in self._out()]).view(-1, len(names))
             pending = [out.to(space.place.bounds)]
@@ -416,7 +426,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return UpperConfidenceBound(objective, beta=self.beta, maximize=maximize)
 
     def _objective(self, model: Module) -> tuple[Model, bool]:
-        """The model of the objective, and whether it is maximised."""
+        """The model of the objective, and whether to maximise it."""
         ((name, objective),) = self.vocs.objectives.items()
         return self._model_of(model, name), isinstance(objective, MaximizeObjective)
 
@@ -439,7 +449,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
 
     def _space(self, free: Tensor) -> MixedSpace:
-        """The inputs of the model: candidates' within these bounds, the others held fixed."""
+        """The space of the model's inputs; variables have the bounds ``free``, others are fixed."""
         names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
         bounds = free.new_zeros(2, len(names))
@@ -450,7 +460,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         bounds = with_features(bounds, fixed)
         discrete = self._get_active_discrete_variable_values()
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
-        for column, of_variable in values.items():  # some of which a trust region may exclude
+        for column, of_variable in values.items():  # a trust region may exclude some values
             bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
         place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
         return MixedSpace(place, values)
@@ -461,8 +471,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     def _account(self) -> DecisionAccount:
         remedy = (
-            f"add their rows to the data, with the `{stored.ID}` that `generate` gave, and "
-            "`generator.withdraw(...)` those of `generator.outstanding()` that were never run"
+            f"add their rows to the data, with the `{stored.ID}` of each candidate, and "
+            "`generator.withdraw(...)` candidates of `generator.outstanding()` that never ran"
         )
         return stored.account_of(self._limits(), self.level, self.budget, self._trials(), remedy)
 
@@ -478,7 +488,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return limits
 
     def _trials(self) -> list[tuple[dict[str, Any], dict[str, float]]]:
-        """Rows of decisions, and what came of each."""
+        """The row and the outcomes of each decision."""
         inputs, ids = self._table(self.model_input_names), self._table([stored.ID])[stored.ID]
         return stored.trials_in_table(self.decisions, inputs, self._outcomes(), ids)
 
@@ -490,7 +500,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return (pd.DataFrame() if self.data is None else self.data).reindex(columns=columns)
 
     def _out(self) -> list[dict[str, Any]]:
-        """Rows of decisions about candidates of which nothing is known."""
+        """Rows of the decisions about candidates without any outcome."""
         names = self.vocs.constraint_names
         trials = self._trials()
         return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
@@ -510,13 +520,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
 
     def _violations(self) -> list[bool | None]:
-        """Whether each line of the data violates a limit, None if its outcomes do not say."""
+        """Whether each row of the data violates a limit; None if that is open."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
         came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
         return [is_outside(limits, **each) for each in came]
 
     def _call_if_violated(self) -> None:
-        """Call ``on_violation`` if more rows violate a limit than at the last look."""
+        """Call ``on_violation`` if more rows violate a limit than at the last check."""
         if self.on_violation is None:
             return
         num, before = self._violations().count(True), self._num_violating
@@ -526,10 +536,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
 
 class _Allowed(LeastMargin):
-    """The least margin, negative where a noise-free value deviates by more than it may.
+    """The least margin, also negative where a noise-free value deviates by more than allowed.
 
-    It is also negative close to points ``n x d`` that are pending: noise apart, the same outcomes
-    would come twice. Distances are relative to ``width``.
+    It is negative close to pending points ``n x d``, too: apart from noise, a candidate there would
+    repeat an outcome. Distances are relative to ``width``.
     """
 
     def __init__(
@@ -555,13 +565,13 @@ class _Allowed(LeastMargin):
 
 
 def load_xopt(file: str | Path) -> Xopt:
-    """Load what ``Xopt.dump`` has written, also with the classes of this package.
+    """Load a file of ``Xopt.dump``, including the classes of this package.
 
-    ``Xopt.from_file`` knows Xopt's own model constructors alone. A `ChanceConstrainedGenerator`
-    without ``books`` gets ``FILE.decisions``, next to the file.
+    ``Xopt.from_file`` can load only Xopt's own model constructors. A `ChanceConstrainedGenerator`
+    without ``books`` gets ``FILE.decisions``, in the same folder as the file.
 
     Warns:
-        CalibrationWarning: If the data have ids of decisions, and the generator knows none.
+        CalibrationWarning: If the data have ids of decisions, but the generator has no decisions.
 
     Example:
         >>> generator = ChanceConstrainedGenerator(vocs=vocs)

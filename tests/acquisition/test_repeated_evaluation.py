@@ -7,7 +7,7 @@ caches and the like are filled by the first evaluations; later evaluations must 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,11 +23,9 @@ MAIN = {"LogCalibratedExpectedImprovement": 30, "qLogCalibratedNoisyExpectedImpr
 
 
 @pytest.fixture(autouse=True)
-def only_what_a_test_makes() -> Iterator[None]:
+def only_what_a_test_makes() -> None:
     """Exclude existing objects from garbage collection, which would take most of the time."""
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def num_live() -> int:

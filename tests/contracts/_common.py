@@ -14,19 +14,19 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:
-    """Fixed points of the unit cube, the same ones on any default device."""
+    """Fixed points of the unit cube, equal on all default devices."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.rand(*shape, dtype=torch.double, generator=generator, device="cpu")
     return points.to(torch.get_default_device())
 
 
 def copies(value: Any) -> list[Any]:
-    """A deep copy, and one that went through a file."""
+    """A deep copy and a pickled copy."""
     return [copy.deepcopy(value), pickle.loads(pickle.dumps(value))]
 
 
 def saved_state(module: Any) -> dict[str, Any]:
-    """A state dict that went through a file."""
+    """A state dict, saved and loaded again."""
     buffer = io.BytesIO()
     torch.save(module.state_dict(), buffer)
     buffer.seek(0)

@@ -26,7 +26,7 @@ class CalibratorContract:
     dim: ClassVar[int] = 2
 
     def make_calibrator(self) -> Any:
-        """A calibrator that has seen nothing."""
+        """A calibrator without any updates."""
         raise NotImplementedError
 
     def _trained(self, num: int) -> Any:
@@ -41,7 +41,7 @@ class CalibratorContract:
         return X, z.to(X)
 
     def _quantiles(self, calibrator: Any, dtype: torch.dtype = torch.double) -> Tensor:
-        """Quantiles at fixed points, which tell predictive distributions apart."""
+        """Quantiles at fixed points, to compare predictive distributions."""
         X = uniform(3, 4, self.dim, seed=3).to(dtype)
         levels = torch.linspace(0.05, 0.95, 7, dtype=torch.double).view(-1, 1, 1, 1)
         predictive = calibrator.predictive(X).to(torch.double)

@@ -83,7 +83,7 @@ class ModelContract:
         before = self._moments(model.posterior(X))
         new_X: Any = self._X(2) * 0.9
         new_Y = torch.tensor([[1.0], [-1.0]], dtype=torch.double).expand(2, self.num_outputs)
-        if self.num_outputs > 1:  # as BoTorch's models of several outcomes take them
+        if self.num_outputs > 1:  # the shape for BoTorch's models of several outcomes
             new_X = [new_X] * self.num_outputs
         conditioned = model.condition_on_observations(new_X, new_Y)
         after = self._moments(conditioned.posterior(X))

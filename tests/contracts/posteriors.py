@@ -107,7 +107,7 @@ class PosteriorContract:
                 posterior.rsample_from_base_samples(Size([4]), base)
 
     def test_quantiles(self) -> None:
-        """Several levels give a leading dimension, as in BoTorch; each inverts ``cdf``."""
+        """Each level inverts ``cdf``; as in BoTorch, several levels give a leading dimension."""
         cases = [(self.batch_shapes[0], 1), (self.batch_shapes[-1], 3)]
         for dtype, (batch_shape, q) in product(DTYPES, cases):
             posterior: Any = self.make_posterior(batch_shape, q, dtype)
@@ -123,7 +123,7 @@ class PosteriorContract:
                 assert_close(result, level.expand_as(result), rtol=0.0, atol=atol)
 
     def test_conditional_mean_below(self) -> None:
-        """``level`` times it is the integral of the quantile function; at level 1 the mean."""
+        """``level`` times this mean is the quantile function's integral; at level 1, the mean."""
         for dtype, batch_shape in product(DTYPES, self.batch_shapes):
             posterior: Any = self.make_posterior(batch_shape, 2, dtype)
             if not hasattr(posterior, "conditional_mean_below"):
@@ -132,7 +132,7 @@ class PosteriorContract:
             assert low.shape == posterior.mean.shape and low.dtype == dtype
             assert (low < high).all() and (high < posterior.mean).all()
             check_gradient(low, leaves_of(low))
-            if dtype != torch.double:  # a difference quotient needs the digits
+            if dtype != torch.double:  # a difference quotient loses digits
                 continue
             for level in (0.12, 0.57):
                 ends = (level - 1e-4, level + 1e-4)

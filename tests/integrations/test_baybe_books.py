@@ -1,4 +1,4 @@
-"""The books of certified recommendations in BayBE, through what its users do to a campaign."""
+"""The books of certified recommendations in BayBE, while users change a campaign."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
-
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 from baybe import Campaign, active_settings
 from baybe.objectives import ParetoObjective
@@ -73,7 +70,7 @@ def recommender_of(campaign: Any) -> ChanceConstrainedRecommender:
 
 
 def books(campaign: Campaign, table: pd.DataFrame | None = None) -> list[Any]:
-    """The outcome of each decision that counts, and whether it was certified."""
+    """Whether each counting decision was certified, and its outcome."""
     table = campaign.measurements if table is None else table
     made = recommender_of(campaign).chance_constraint(campaign.searchspace, TARGETS, table)
     return [(row["certified"], row["outcomes"]["heat"]) for row in made.decisions]
@@ -194,10 +191,10 @@ def test_looks_with_pending_experiments_cost_nothing() -> None:
     only(campaign, 40.0)
     campaign.recommend(1, pending_experiments=running)
     assert len(books(campaign)) == 3
-    campaign.recommend(1)  # of other looks, on the same measurements
+    campaign.recommend(1)  # of other calls, on the same measurements
     assert len(books(campaign)) == 3
     campaign.add_measurements(outcome(campaign, 1.0, 20.0))
-    campaign.recommend(1)  # what runs is not named: it may be running all the same
+    campaign.recommend(1)  # running experiments are not named, but they may be running
     assert len(books(campaign)) == 4
 
 
@@ -227,7 +224,7 @@ def test_a_replaced_candidate_that_is_measured_counts_and_the_others_do_again() 
 
 
 def violations(campaign: Campaign, workers: int, rounds: int, is_told: bool) -> int:
-    """Certified ones of runs that all violate, several of them at a time."""
+    """The number of certified runs, if all runs violate and several run at a time."""
     running: list[pd.DataFrame] = []
     certified = 0
     rng = np.random.default_rng(0)

@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
 from tests.interruptions import fail_second_call
 
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 import torch
 from baybe import Campaign
@@ -38,7 +36,10 @@ from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
 NUM_INITIAL = 12
 
-pytestmark = pytest.mark.filterwarnings("ignore:A point is not certified")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:A point is not certified"),
+    pytest.mark.usefixtures("short_fits"),
+]
 
 SPACE = SearchSpace.from_product(
     [
@@ -50,7 +51,7 @@ OBJECTIVE = ParetoObjective([NumericalTarget("gain"), NumericalTarget("loss", mi
 
 
 def measured(experiments: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """The loss is above 0.6 where the gain is best, but for noise."""
+    """Without noise, the loss is above 0.6 at the best gain."""
     rng = np.random.default_rng(seed)
     total = experiments["a"] + 0.1 * (experiments["kind"] == "u")
     loss = total + 0.05 * rng.standard_normal(len(experiments))
@@ -78,7 +79,7 @@ def new_campaign(recommender: Any) -> Campaign:
 
 
 def test_candidates_are_those_of_the_bare_loop_and_books_are_stored() -> None:
-    """A constraint is carried there from round to round; a campaign is loaded for each half."""
+    """The bare loop keeps one constraint; the campaign is loaded for each half."""
     recommender = new_recommender()
     campaign = new_campaign(recommender)
     choices = torch.tensor(SPACE.transform(SPACE.discrete.exp_rep).to_numpy())
@@ -131,7 +132,7 @@ def test_batches_and_pending_experiments() -> None:
 
 
 def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would count as violations for ever, as nobody gets the candidates."""
+    """They would count as violations forever, since nobody gets the candidates."""
     recommender = new_recommender()
     campaign = new_campaign(recommender)
     with pytest.raises(NotEnoughPointsLeftError, match="Fewer than 19 candidates .* are 18"):
@@ -174,13 +175,13 @@ def test_wrong_limits() -> None:
 
 def test_what_cannot_be_recommended() -> None:
     continuous = SearchSpace.from_product([NumericalContinuousParameter("a", (0, 1))])
-    # By its measured values it would be pushed beyond the one that is to be matched.
+    # Optimising the measured values would lead beyond the value that is to be matched.
     matched = NumericalTarget.match_absolute("gain", 0.4)
     transformed = ParetoObjective([matched, NumericalTarget("loss", minimize=True)])
     measurements = new_campaign(new_recommender()).measurements
     given: Any
     for error, match, *given in (
-        (UnsupportedError, "optimised as it is measured", SPACE, transformed, measurements),
+        (UnsupportedError, "optimised as measured", SPACE, transformed, measurements),
         (UnsupportedError, "discrete", continuous, OBJECTIVE, pd.DataFrame()),
         (InputDataError, "measurements", SPACE, OBJECTIVE, pd.DataFrame()),
     ):

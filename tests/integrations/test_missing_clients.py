@@ -26,7 +26,7 @@ def test_the_error_says_what_to_install(
 
 @pytest.mark.parametrize("module", ["optuna", "optuna_delays", "optuna_decisions"])
 def test_an_earlier_optuna_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has trials without constraints."""
+    """Its trials have no constraints."""
     trial = pytest.importorskip("optuna.trial")
     monkeypatch.setattr(trial, "FrozenTrial", object)
     for name in ("optuna", "optuna_delays", "optuna_decisions"):

@@ -24,7 +24,7 @@ LINEAR = [(torch.tensor([0, 1]), torch.tensor([-6.0, -1.0], dtype=torch.double),
 
 
 def rounded(X: Tensor) -> Tensor:
-    """As Ax does: the largest weight wins, integers are integers."""
+    """Round as Ax does: the largest weight wins, and integers are rounded."""
     best = X[..., 2:].argmax(dim=-1)
     weights = torch.nn.functional.one_hot(best, 3).to(X)
     return torch.cat([X[..., :1], X[..., 1:2].round(), weights], dim=-1)
@@ -88,7 +88,7 @@ def test_mixed(seed: int, linear: Any, fixed: dict[int, float]) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(2))
 def test_discrete(seed: int) -> None:
-    """Of 1089 points, of which twice as many as half are drawn at first."""
+    """The space has 1089 points, about as many as are drawn at first."""
     bounds = [(0, 32), (0.0, 32.0)]
     objective, constraint = models(bounds, seed)
     margin = LeastMargin(constraint)
@@ -102,7 +102,7 @@ def test_discrete(seed: int) -> None:
 
 @pytest.mark.parametrize("fixed", [{}, {0: 2.0}])
 def test_few_combinations_are_all_compared(fixed: dict[int, float]) -> None:
-    """Those with values that are nearest to few points of the box as well."""
+    """Even combinations with values that are the nearest to few points of the box."""
     values = [0.0, 1e-4, 1e-3, 1.0, 2.0]
     space = space_of([(0.0, 2.0)] * 3, dict.fromkeys(range(3), values), fixed=fixed)
     found = {
@@ -113,7 +113,7 @@ def test_few_combinations_are_all_compared(fixed: dict[int, float]) -> None:
 
 
 class _Uncountable(Sequence[float]):
-    """Odd numbers up to two trillion, of which few may be asked for."""
+    """Odd numbers up to two trillion; a loop over them raises an error."""
 
     def __len__(self) -> int:
         return 10**12

@@ -1,4 +1,4 @@
-"""Ax and Optuna are told to model on a device, which is not PyTorch's default device."""
+"""Ax and Optuna model on a given device that is not PyTorch's default device."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def struct(device: torch.device) -> GenerationStrategyDispatchStruct:
 
 
 def play_on(client: Client, device: torch.device) -> None:
-    """Trials one by one, then three at a time; the last model lies on the device."""
+    """Run trials one by one, then three at a time; the last model is on the device."""
     for at_a_time in (*[1] * (NUM_INITIAL + 1), 3):
         for index, parameters in client.get_next_trials(max_trials=at_a_time).items():
             client.complete_trial(index, {"y": hill(parameters), "cost": float(parameters["a"])})
@@ -101,7 +101,7 @@ def play_optuna(sampler: BoTorchSampler) -> None:
 
 
 def recording(seen: set[str]) -> Callable[[Tensor, Tensor], SingleTaskGP]:
-    """A fit that notes where the data lie."""
+    """A fit that records the device of the data."""
 
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
         seen.update((X.device.type, Y.device.type))

@@ -40,7 +40,7 @@ pytestmark = [
 
 
 def new_sampler(level: float = 0.9, **options: Any) -> ChanceConstrainedSampler:
-    """In a short search, with a Gaussian process that is not fitted."""
+    """With a short search and a Gaussian process that is not fitted."""
     settings: dict[str, Any] = {
         "fit": unfitted,
         "num_restarts": 2,
@@ -63,14 +63,14 @@ def noise(number: int, column: int) -> float:
 
 
 def limited(trial: Any) -> float:
-    """Large values, at large ``x``, are beyond the limit: ``x < 0.6`` but for noise."""
+    """Values grow with ``x``, but the limit requires ``x < 0.6``, apart from noise."""
     x = trial.suggest_float("x", 0.0, 1.0)
     trial.set_constraint("loss", x - 0.6 + 0.1 * noise(trial.number, 1))
     return x + 0.02 * noise(trial.number, 2)
 
 
 def counted(study: optuna.Study) -> tuple[int, int, int]:
-    """Certified trials, those that violated a constraint, and those that are out."""
+    """Numbers of certified, violating and pending trials."""
     certified = violated = out = 0
     for trial in study.trials:
         decision = trial.system_attrs.get(DECISION, {})
@@ -99,7 +99,7 @@ def test_a_decision_that_was_lost_is_told() -> None:
 
 
 def test_candidates_are_those_of_the_bare_loop() -> None:
-    """A constraint is carried there from round to round; here each trial makes it of rows."""
+    """The bare loop keeps one constraint; here each trial builds it from the rows."""
     study = new_study()
     study.optimize(limited, n_trials=NUM_INITIAL)
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
@@ -144,7 +144,7 @@ def storages(path: Path, new_storage: NewStorage) -> dict[str, BaseStorage]:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "journal"])
 def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: NewStorage) -> None:
-    """Set constraints count at once; what is out counts until they are set; others never."""
+    """Constraints count once they are set; until then a certified trial is a violation."""
     storage = storages(tmp_path, new_storage)[kind]
     sampler = new_sampler(level=0.5)
     study = optuna.create_study(
@@ -183,18 +183,18 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
         constraint = each.sampler.chance_constraint(each)
         violated = 1 + (complete.constraints["loss"] > 0.0)
         assert constraint.account[:3] == counted(each) == (5, violated, 2)
-        # Its own decision, and the outcome of the trial, in the order of trials.
+        # The sampler's decision and the outcome of each trial, in order.
         first = constraint.decisions[0]
         assert first["point"] == [pytest.approx(x)] and first["outcomes"] == {"loss": None}
         assert [row["outcomes"]["loss"] for row in constraint.decisions][2:4] == [0.2, -0.1]
-        # Values of trials without an objective teach the constraint all the same.
+        # The constraint also learns from trials without an objective.
         inputs = constraint.model.train_inputs[0].flatten().tolist()
         assert len(inputs) == NUM_INITIAL + 3
         assert {pruned.params["x"], running.params["x"]} < {*inputs}
 
 
 def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
-    """They count as violations and teach the constraint; the search does not flee from them."""
+    """They count as violations and the constraint learns; the search does not avoid them."""
     sampler = new_sampler(level=0.5)
     study = optuna.create_study(storage=new_storage(), direction="maximize", sampler=sampler)
     study.optimize(limited, n_trials=NUM_INITIAL)
@@ -229,7 +229,7 @@ def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
 
 @pytest.mark.parametrize("beyond", [{"size": 1}, {"loss": 2}, "loss", None])
 def test_a_malformed_bound_is_named_and_taken_for_a_violation(beyond: Any) -> None:
-    """A finished trial cannot be changed, so the study goes on."""
+    """A finished trial cannot be changed, so the study continues."""
 
     def objective(trial: Any) -> float:
         trial.set_user_attr("beyond", beyond if trial.number == 0 else {"loss": 0})
@@ -244,7 +244,7 @@ def test_a_malformed_bound_is_named_and_taken_for_a_violation(beyond: Any) -> No
 
 
 def test_points_are_certified_as_optuna_rounds_them() -> None:
-    """The best continuous point lies between two steps, of which the upper one is not safe."""
+    """The best continuous point is between two steps, and the upper step is not safe."""
 
     def objective(trial: Any) -> float:
         step = trial.suggest_float("step", 0.0, 1.0, step=0.25)
@@ -274,9 +274,15 @@ def test_points_are_certified_as_optuna_rounds_them() -> None:
 
 def test_recommendation() -> None:
     """Of what is minimised; `test_points_are_certified_as_optuna_rounds_them` has the other."""
+
+    def objective(trial: Any) -> float:
+        trial.suggest_categorical("kind", ["only"])
+        return -limited(trial)
+
     study = new_study("minimize")
-    study.optimize(lambda trial: -limited(trial), n_trials=NUM_INITIAL + 4)
+    study.optimize(objective, n_trials=NUM_INITIAL + 4)
     parameters, stated = study.sampler.recommendation(study)
+    assert parameters.keys() == study.best_params.keys()
     assert 0.1 < parameters["x"] < 0.6 and stated.certified
     assert stated.lower <= -parameters["x"] <= stated.upper
 
@@ -301,7 +307,7 @@ def test_enqueued_trials_are_decided_about_as_they_are() -> None:
 
 
 def test_what_another_process_decides_meanwhile_spends_the_budget() -> None:
-    """It leaves room for one: the trial that sees the other one's decision is not certified."""
+    """The budget suffices for one: the trial that sees the other decision is not certified."""
     study = new_study(budget=0.5)
     study.optimize(limited, n_trials=NUM_INITIAL)
     original = optuna_decisions.store
@@ -322,7 +328,7 @@ def test_what_another_process_decides_meanwhile_spends_the_budget() -> None:
 
 
 def test_workers_that_know_too_little_do_not_ask_alike() -> None:
-    """Nothing is certified, which is said; none of the first has ended when the last is asked."""
+    """Nothing is certified, with a warning. All trials start before the first one ends."""
 
     def objective(trial: Any) -> float:
         kind = trial.suggest_categorical("kind", ["u", "v"])
@@ -367,7 +373,7 @@ def test_constraints_func_of_optuna() -> None:
 
 
 def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> None:
-    """As by another process; tests/slow/test_optuna_workers.py has several, and kills them."""
+    """As in another process; tests/slow/test_optuna_workers.py kills several processes."""
     studies: list[Any] = [
         optuna.create_study(
             study_name="one",
@@ -383,7 +389,7 @@ def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> 
     known, found = (each.sampler.chance_constraint(each) for each in studies)
     assert found.decisions == known.decisions and len(known.decisions) == 2
     parameters = other.ask().relative_params
-    # The same point, as the trial that was asked for there is the last one here.
+    # The same point: the next trial there is the last one here.
     assert study.trials[-1].system_attrs["botorch_calib:parameters"] == parameters
 
 

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarni
 
 
 def new_sampler(strategy: Any = "ucb", **options: Any) -> DelayAwareSampler:
-    """In a short search, with a Gaussian process that is not fitted."""
+    """With a short search and a Gaussian process that is not fitted."""
     settings: dict[str, Any] = {
         "fit": unfitted,
         "num_restarts": 2,
@@ -59,7 +59,7 @@ def new_sampler(strategy: Any = "ucb", **options: Any) -> DelayAwareSampler:
 
 @pytest.fixture
 def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[FeedbackLedger]:
-    """What the proposer was given each time."""
+    """The ledgers that the proposer was given, in order."""
     found: list[FeedbackLedger] = []
 
     class Watched(DelayAwareProposer):
@@ -116,7 +116,7 @@ def test_states_of_trials(ledgers: list[FeedbackLedger]) -> None:
 
 
 def test_failures_cost_no_more_as_the_study_goes_on(ledgers: list[FeedbackLedger]) -> None:
-    """One after the other, no trial keeps others waiting: not those without a value, either."""
+    """In a sequential study no trial delays the others, not even one without a value."""
     study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
     one_after_the_other(study, 2)
     for outcome in (
@@ -192,7 +192,7 @@ def test_mixed_study_that_is_saved_and_loaded(new_storage: NewStorage) -> None:
 
 @pytest.mark.parametrize(("strategy", "n_jobs"), mostly_slow([("ucb", 1), ("ts", 4)], [("ts", 4)]))
 def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int) -> None:
-    """Without the grid, what is rounded to a failed point is asked for over and over."""
+    """Without the grid, points that are rounded to a failed one are proposed repeatedly."""
 
     def objective(trial: Any) -> float:
         number = trial.suggest_int("number", 1, 4, log=True)
@@ -203,7 +203,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
         return float(number + step + 0.001 * trial.number)  # not all alike
 
     study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
-    study.optimize(objective, n_trials=40, n_jobs=n_jobs, catch=(ValueError,))
+    study.optimize(objective, n_trials=24, n_jobs=n_jobs, catch=(ValueError,))
     failed = [
         tuple(trial.params.values())
         for trial in study.trials
@@ -214,7 +214,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
 
 @pytest.mark.parametrize("is_mixed", mostly_slow([True, False], [True]))
 def test_no_point_is_rounded_to_an_earlier_one(is_mixed: bool) -> None:
-    """Integers and categories beside a number that is best at its bound, or many integers."""
+    """Either integers, categories and a number that is best at its bound, or many integers."""
 
     def objective(trial: Any) -> float:
         kind = trial.suggest_categorical("kind", ["plain", "gated", "open"])
@@ -263,13 +263,13 @@ def test_a_grid_that_has_failed_everywhere() -> None:
     assert len(study.trials) == NUM_INITIAL + 4
 
 
-# Optuna says that heartbeats are experimental, and wants them to be its own.
+# Optuna warns that heartbeats are experimental, and meant for ``Study.optimize``.
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage:UserWarning")
 def test_a_trial_whose_heartbeat_stopped(
     new_storage: NewStorage, ledgers: list[FeedbackLedger]
 ) -> None:
-    """Optuna fails it, and from then on the proposer knows."""
+    """Optuna marks it as failed, which the proposer then sees."""
     storage = new_storage(heartbeat_interval=1, grace_period=1)
     study = optuna.create_study(storage=storage, sampler=new_sampler(), direction="maximize")
     study.optimize(line, n_trials=NUM_INITIAL)
@@ -286,7 +286,7 @@ def test_a_trial_whose_heartbeat_stopped(
 
 
 def test_calibrated() -> None:
-    """The Gaussian process is calibrated by the complete trials in the order of their numbers."""
+    """The calibrator replays the complete trials in the order of their numbers."""
     models = []
 
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
@@ -406,7 +406,7 @@ def of_times(trials: list[tuple[float, float | None]]) -> optuna.Study:
     return study
 
 
-# Each trial of two workers takes a minute, and trial 2 hangs beside the others.
+# Two workers, whose trials take a minute each; trial 2 hangs.
 HANGS: list[tuple[float, float | None]] = [(0, 1), (0, 1), (1, None), (1, 2), (2, 3), (3, 4)]
 FUTURE = 60 * 24 * 365 * 1000
 
@@ -416,13 +416,13 @@ FUTURE = 60 * 24 * 365 * 1000
     [
         (HANGS, [2]),
         ([(start + FUTURE, end and end + FUTURE) for start, end in HANGS], [2]),  # clocks ahead
-        # Set back by an hour after trial 2 began: later ones are earlier by the clock...
+        # The clock was set back by an hour after trial 2 began: later trials seem earlier...
         ([*HANGS[:3], *[(s - 60, e and e - 60) for s, e in HANGS[3:]]], []),
-        # ... or before it began: those that ended before seem to be later, and are not.
+        # ... or before trial 2 began: earlier trials seem later, and are not.
         ([(0, 1), (1, 2), (2, 3), (3, 4), (-56, None), (-56, -55)], []),
-        # One that was set back while it ran, between two that were not.
+        # The clock of one trial was set back while it ran.
         ([*HANGS[:3], (1, -58), *HANGS[4:]], []),
-        # All times alike: nothing took any time.
+        # All times are equal.
         ([(0, end and 0) for _, end in HANGS], []),
         # Trial 0 has been enqueued, and begins last.
         ([(5, None), *[(minute, minute + 1) for minute in range(5)]], []),

@@ -50,7 +50,7 @@ NUM_OUT = 4
 
 
 def carried() -> tuple[ChanceConstraint, Stored]:
-    """A constraint that has decided about 20 points, and what a client stores of it."""
+    """A constraint after 20 decisions, and the rows that a client stores."""
     constraint = ChanceConstraint(models(), limits=LIMITS, level=0.8)
     X, Y = data(20, 1, spread=0.6)  # more than the models know of
     trials: Stored = []
@@ -91,7 +91,7 @@ def test_decisions_count_whatever_inputs_the_client_has_by_now() -> None:
 
 
 def test_an_ensemble_learns_beside_what_is_pending() -> None:
-    """Its members share their inputs, those of pending points included."""
+    """The members share all inputs, including pending points."""
     X, Y = data(6, 0)
     gp = SaasFullyBayesianSingleTaskGP(X, Y[:, :1], torch.full_like(Y[:, :1], 1e-4))
     ones = torch.ones(4, dtype=torch.double)
@@ -109,7 +109,7 @@ def test_an_ensemble_learns_beside_what_is_pending() -> None:
 
 
 def test_outcomes_that_are_no_numbers_or_infinite() -> None:
-    """The former have not come; the latter are far beyond the limits."""
+    """NaN is a pending outcome; an infinite one is far beyond the limits."""
     _, trials = carried()
     certified = next(i for i, (row, _) in enumerate(trials) if row["certified"])
     accounts = []
@@ -121,7 +121,7 @@ def test_outcomes_that_are_no_numbers_or_infinite() -> None:
 
 
 def test_damaged_decisions_are_left_out() -> None:
-    """And those that were never stored."""
+    """So are decisions that were never stored."""
     _, trials = carried()
     damages: list[Callable[[Any], Any]] = [
         lambda row: row.clear(),
@@ -143,7 +143,7 @@ def test_damaged_decisions_are_left_out() -> None:
 
 class TestTables:
     def decisions(self, points: list[list[float]]) -> list[dict[str, Any]]:
-        """Made after a line about 0.1 and 0.2."""
+        """Decisions taken when the table had a line at (0.1, 0.2)."""
         inputs = [dict(zip("ab", point, strict=True)) for point in points]
         return [{"inputs": each, "earlier": int(each["a"] == 0.1)} for each in inputs]
 
@@ -152,7 +152,7 @@ class TestTables:
         return inputs, pd.DataFrame({"y": [float(i) for i in range(len(rows))]})
 
     def test_rows_belong_to_the_decisions_about_their_inputs(self) -> None:
-        """In any order, each row once, and none that was there before."""
+        """In any order; a line counts once, and not if it is older than the decision."""
         points = [[0.1, 0.2], [0.3, 0.4], [0.1, 0.2], [0.5, 0.6]]
         inputs, outcomes = self.table([[0.1, 0.2], [0.3, 0.4], [0.1, 0.2 + 1e-11], [0.1, 0.2]])
         trials = trials_in_table(self.decisions(points), inputs, outcomes)
@@ -167,7 +167,7 @@ class TestTables:
             trials_in_table(self.decisions(points), inputs, outcomes)
 
     def test_small_units(self) -> None:
-        """Charges in coulombs differ by less than files are rounded by."""
+        """Charges in coulombs differ by less than the rounding in files."""
         points = [[1e-11, 0.0], [2e-11, 0.0], [3e-11, 0.0]]
         inputs, outcomes = self.table([[0.0, 0.0], *points[::-1]])
         trials = trials_in_table(self.decisions(points), inputs, outcomes)
@@ -178,11 +178,11 @@ class TestTables:
         decisions = self.decisions([[0.3, 0.2]])
         ((row, came),) = trials_in_table(decisions, inputs[["b", "a"]], outcomes)
         assert came == {"y": 1.0} and row["point"] == [0.2, 0.3]
-        with pytest.raises(InputDataError, match="are of the inputs.* other `books`"):
+        with pytest.raises(InputDataError, match="are about the inputs.* other `books`"):
             trials_in_table(decisions, inputs[["b"]], outcomes)
 
     def test_what_was_withdrawn_and_run_all_the_same(self) -> None:
-        """It counts without an id as well, after those that were not withdrawn."""
+        """It counts even without an id. Other decisions are matched first."""
         first, second = self.decisions([[0.3, 0.4], [0.3, 0.4]])
         trials = [{**first, "withdrawn": True}, second]
         for num in range(3):

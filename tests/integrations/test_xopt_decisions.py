@@ -42,20 +42,21 @@ def precision_of_xopt(default_precision: None) -> None:
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:A point is not certified"),
+    pytest.mark.usefixtures("short_fits"),
 ]
 
 CONTINUOUS: dict[str, Any] = {"a": [0.0, 1.0], "b": [-1.0, 1.0]}
 
 
 def limited(inputs: dict[str, float]) -> dict[str, float]:
-    """Large gains are beyond the limit of the loss, but for noise that depends on the place."""
+    """Large gains exceed the limit of the loss, apart from noise that depends on the inputs."""
     total = inputs["a"] + inputs["b"]
     noise = 0.2 * ((1e4 * total) % 1.0 - 0.5)
     return {"gain": total, "loss": total + noise, "room": inputs["a"]}
 
 
 def stopped(inputs: dict[str, float]) -> dict[str, float]:
-    """Beyond the limit of the loss, all that is known is that it was."""
+    """A run that exceeds the limit of the loss stops, and knows only that it did."""
     outcomes = limited(inputs)
     if outcomes["loss"] <= 0.5:
         return outcomes
@@ -84,7 +85,7 @@ def new_xopt(variables: Any = CONTINUOUS, **settings: Any) -> Xopt:
 
 
 def counted(X: Xopt) -> tuple[int, int]:
-    """Certified rows, and those that violate the limit of the loss."""
+    """Numbers of certified rows, and of rows that violate the limit of the loss."""
     rows = X.data.iloc[NUM_INITIAL:]
     certified = [each["certified"] for each in X.generator.decisions]
     violated = [c and loss > 0.5 for c, loss in zip(certified, rows["loss"], strict=True)]
@@ -92,7 +93,7 @@ def counted(X: Xopt) -> tuple[int, int]:
 
 
 def test_candidates_are_those_of_the_bare_loop() -> None:
-    """A constraint is carried there from round to round."""
+    """The bare loop keeps one constraint."""
     X = new_xopt()
     bounds = torch.tensor([[0.0, -1.0], [1.0, 1.0]])
     constraint = None
@@ -142,7 +143,7 @@ def test_discrete_variables_and_batches(variables: Any) -> None:
 
 
 def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would count as violations for ever, as nobody gets the candidates."""
+    """They would count as violations forever, since nobody gets the candidates."""
     X = new_xopt()
     fail_second_call(monkeypatch, _mixed_search, "best_certified")
     with pytest.raises(RuntimeError, match="interrupted"):
@@ -179,7 +180,7 @@ def test_trust_regions(controller: str) -> None:
 
 
 def test_half_widths_are_bounded() -> None:
-    """Without the bound the candidate is where the model knows less."""
+    """Without the bound, the model is less certain at the candidate."""
     widths: list[float] = []
     for share in (None, 0.8):
         bound = {} if share is None else {"gain": share * widths[0]}
@@ -221,7 +222,7 @@ print(json.dumps([X.generator.decisions, constraint.decisions]))
 
 
 def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
-    """They count and teach the model, also after Xopt's own file was loaded."""
+    """They count and the model learns from them, even after loading Xopt's file."""
     X = new_xopt(function=stopped)
     for point in ([0.2, 0.2], [0.9, 0.9]):
         (row,) = X.generator.chance_constraint().decide(torch.tensor([point]))
@@ -263,7 +264,7 @@ def books_of(X: Xopt) -> tuple[Any, ...]:
 
 
 class TestIdentity:
-    """Decisions keep their outcomes, whatever becomes of the rows."""
+    """Decisions keep their outcomes when rows change."""
 
     def test_rows_that_are_removed_sorted_offset_and_read_from_a_table(
         self, tmp_path: Path
@@ -292,7 +293,7 @@ class TestIdentity:
         X.generator.ingest([{"a": 0.1, "b": 0.1, "gain": 0.2, "loss": 0.2, "_id": 3}])  # another's
 
     def test_rows_without_an_id(self) -> None:
-        """Equal inputs do, but not of a row from before; others warn."""
+        """Rows with equal inputs count, unless they are older; other rows raise a warning."""
         X = new_xopt()
         (first,) = X.generator.suggest()
         first = {name: first[name] for name in "ab"}
@@ -307,8 +308,17 @@ class TestIdentity:
         X.add_data(pd.DataFrame([{**first, **limited(first)}]))
         assert not X.generator.outstanding()
 
+    def test_candidates_without_an_id(self) -> None:
+        """An evaluator that sets whatever a candidate names is handed the variables alone."""
+        names: set[str] = set()
+        X = new_xopt(function=lambda x: names.update(x) or limited(x), returns_id=False)
+        X.evaluate_data(X.generator.suggest(2)[::-1])
+        X.step()
+        assert names == {"a", "b"} and not X.generator.outstanding()
+        assert X.generator.chance_constraint().num_observed == 3
+
     def test_what_was_run_twice(self) -> None:
-        """The first row counts that says most, as after a failure."""
+        """The first row with the most outcomes counts, as after a failure."""
         X = new_xopt()
         (row,) = X.generator.suggest()
         X.generator.ingest([row])
@@ -338,7 +348,7 @@ class TestBooks:
     def test_there_is_one_file_wherever_the_process_goes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Simulations often run in folders of their own."""
+        """Simulations often change the working directory."""
         monkeypatch.setenv("RUNS", str(tmp_path))
         monkeypatch.chdir(tmp_path)
         X = new_xopt(books="books")
@@ -381,11 +391,11 @@ def test_candidates_that_were_never_run_are_withdrawn(tmp_path: Path) -> None:
     constraint = X.generator.chance_constraint()
     assert constraint.num_decisions == 1
     assert "`generator.withdraw(...)`" in constraint.remedy
-    with pytest.raises(InputDataError, match="ids that are not out"):
+    with pytest.raises(InputDataError, match="ids that are not pending"):
         X.generator.withdraw(pd.DataFrame(batch))
     X.evaluate_data(batch[1:])  # one of which was withdrawn
     assert X.generator.chance_constraint().num_observed == 2
-    with pytest.raises(InputDataError, match="With any outcome"):
+    with pytest.raises(InputDataError, match="with any outcome was run"):
         X.generator.withdraw(batch[2:])
     stored = ChanceConstrainedGenerator(vocs=X.vocs, books=str(tmp_path / "books"))
     assert [row.get("withdrawn") for row in stored.decisions] == [True, True, None]
@@ -475,7 +485,7 @@ class TestErrors:
 def test_books_next_to_the_file_that_xopt_dumps_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evaluation that takes the process down has no row in the dump, but a decision."""
+    """An evaluation that kills the process has a decision, but no row in the dump."""
     X, file = new_xopt(), tmp_path / "run.yaml"
     X.xopt_dump_file = str(file)
     X.dump()

@@ -1,4 +1,4 @@
-"""What slow tests share."""
+"""Fixtures of slow tests."""
 
 from collections.abc import Iterator
 

@@ -4,5 +4,5 @@ import math
 
 
 def most_violations(num: int) -> float:
-    """A tenth of ``num`` independent rounds, and two standard deviations of so many."""
+    """A tenth of ``num`` independent rounds, plus two standard deviations of this count."""
     return 0.1 * num + 2.0 * math.sqrt(0.1 * 0.9 * num)

@@ -121,7 +121,7 @@ SCRIPT = """
 
 
 def certified_of(trial: Any) -> bool | None:
-    """Whether a trial is certified by what is stored with it; None if nothing was decided."""
+    """Whether the stored row certifies a trial; None without a row."""
     for stored in (trial.generator_run.candidate_metadata_by_arm_signature or {}).values():
         if "chance_constraints" in stored:
             return bool(stored["chance_constraints"]["certified"])
@@ -132,13 +132,13 @@ def loaded(kind: str, folder: Path) -> Client:
     if kind == "json":
         return Client.load_from_json_file(str(folder / "client.json"))
     url = f"sqlite:///{folder}/ax.db"
-    # Another test of this process may have opened a database of its own.
+    # Another test in this process may have opened another database.
     init_engine_and_session_factory(url=url, force_init=True)
     return Client.load_from_database("run", StorageConfig(url=url))
 
 
 def counted(client: Client) -> tuple[int, int, int]:
-    """Certified trials, violations and those without a value, from Ax's own table."""
+    """Numbers of certified and violating trials, and of trials without a value, by Ax's table."""
     table = client.summarize().set_index("trial_index")
     certified = [i for i, trial in client._experiment.trials.items() if certified_of(trial)]
     own = table.loc[certified]
@@ -147,7 +147,7 @@ def counted(client: Client) -> tuple[int, int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
+@pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy's warning about Ax's tables
 @pytest.mark.filterwarnings("ignore:`sort_values` is not specified")  # nor stored, by Ax
 @pytest.mark.timeout(3600)
 def test_sixty_trials(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_sixty_trials(tmp_path: Path) -> None:
         assert all(certified_of(trials[i]) is not None for i in range(killed_at, len(trials)))
         abandoned = [trial for trial in trials.values() if trial.status.is_abandoned]
         assert out == sum(bool(certified_of(trial)) for trial in abandoned) > 0
-        # Trials that were asked for after the change keep to the range as it is now.
+        # Trials after the change are in the new range.
         arms = [trial.arms[0] for i, trial in trials.items() if i > killed_at + 2]
         later: list[Any] = [arm.parameters["a"] for arm in arms]
         assert all(0.1 <= a <= 1.2 for a in later)

@@ -13,10 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documentation import frozen_heap
-
-with frozen_heap():
-    pytest.importorskip("baybe")
+pytest.importorskip("baybe")
 
 from baybe import Campaign, active_settings
 from baybe.objectives import ParetoObjective
@@ -68,9 +65,9 @@ def recommender_of(campaign: Any) -> ChanceConstrainedRecommender:
 
 
 def run(path: Path, seed: int, killed_at: int = -1) -> None:
-    """Go on from the files to the last trial; at one of them be killed while it is measured."""
+    """Continue from the files up to the last trial; get killed during the trial ``killed_at``."""
     campaign = Campaign.from_json(path.read_text()) if path.exists() else new_campaign()
-    log = path.with_suffix(".csv")  # what was run, as a laboratory has it
+    log = path.with_suffix(".csv")  # a laboratory's log of the trials that were run
     if not log.exists():
         active_settings.random_seed = seed
         rng = np.random.default_rng(seed)
@@ -112,7 +109,7 @@ def edit(campaign: Campaign, rng: np.random.Generator, path: Path) -> None:
 
 
 def is_in(log: pd.DataFrame, campaign: Campaign) -> pd.Series:
-    """Which of the trials that were run have their result in the campaign."""
+    """Whether the campaign has the result of each trial in the log."""
     return log["pressure"].round(9).isin(campaign.measurements["pressure"].round(9))
 
 

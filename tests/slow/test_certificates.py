@@ -13,7 +13,7 @@ from botorch_calib.diagnostics import CalibrationAlarm
 pytestmark = pytest.mark.slow
 
 RUNS = 2000
-# Of a share of 5 % that may be reached, with three standard deviations of its count.
+# The stated share of 5 %, plus three standard deviations of the count.
 MOST = 0.05 * RUNS + 3 * (0.05 * 0.95 * RUNS) ** 0.5
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -22,7 +22,7 @@ BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 def test_points_that_are_not_safe_are_hardly_ever_confirmed(kind: str) -> None:
     """Each measurement violates with probability 0.1 or more given the past: just not safe.
 
-    The test is looked at after each of 200 measurements, and stopped when it says so.
+    The test is read after each of 200 measurements, and stopped when it confirms the point.
     """
     rng, confirmed = random.Random(0), 0
     for _ in range(RUNS):
@@ -42,7 +42,7 @@ def test_points_that_are_not_safe_are_hardly_ever_confirmed(kind: str) -> None:
 
 
 def test_safe_points_are_confirmed() -> None:
-    """With a probability of 2 % in place of the 10 % allowed, soon."""
+    """Soon, with a probability of 2 % instead of the allowed 10 %."""
     rng, needed = random.Random(1), []
     for _ in range(300):
         test = ConfirmationTest()
@@ -54,7 +54,7 @@ def test_safe_points_are_confirmed() -> None:
 
 @pytest.mark.parametrize("regions", [False, True])
 def test_right_predictions_hardly_ever_raise_an_alarm(regions: bool) -> None:
-    """Points are chosen adaptively, where most has been won so far, or the other way."""
+    """Points are chosen adaptively, where the alarm has gained most so far, or least."""
     generator, raised = torch.Generator().manual_seed(0), 0
     for run in range(RUNS):
         alarm = CalibrationAlarm(0.05, BOUNDS if regions else None)
@@ -72,7 +72,7 @@ def test_right_predictions_hardly_ever_raise_an_alarm(regions: bool) -> None:
 
 
 def test_wrong_predictions_raise_it_soon() -> None:
-    """Deviations stated at half of what they are: within 40 outcomes in nine runs of ten."""
+    """If stated deviations are half of the true ones, within 40 outcomes in nine of ten runs."""
     generator, late = torch.Generator().manual_seed(1), 0
     for _ in range(200):
         alarm = CalibrationAlarm()

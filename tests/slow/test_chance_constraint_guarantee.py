@@ -13,7 +13,7 @@ from botorch_calib import ChanceConstraint
 
 pytestmark = [
     pytest.mark.slow,
-    # The scale of an outcome is known here, and is not that of ten of its values.
+    # The scale of an outcome is known here. Ten values would give another scale.
     pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized"),
 ]
 
@@ -26,10 +26,10 @@ def cost(X: Tensor) -> Tensor:
 
 
 def violation_rates(noise_factor: float, seeds: int, level: float = 0.9) -> tuple[float, float]:
-    """Rates of a plain constraint and of ours that pick the most rewarding certified point.
+    """Violation rates at the most rewarding certified point, for a plain constraint and for ours.
 
-    Reward and cost rise together, so that the limit binds. The noise has variance 0.04, of which
-    the model knows ``noise_factor``.
+    Reward and cost rise together, so that the limit binds. The noise has variance 0.04. The model's
+    noise variance is ``noise_factor`` times as large.
     """
     counts = {"plain": [0, 0], "ours": [0, 0]}
     for seed in range(seeds):

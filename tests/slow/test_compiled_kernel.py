@@ -1,6 +1,6 @@
-"""BoTorch's compiled kernel of log hypervolume improvement: the same with it as without it.
+"""BoTorch's compiled kernel of log hypervolume improvement changes no value.
 
-Other tests run without, as most of the time would go into its compilation.
+Other tests run without the kernel, since its compilation would take most of their time.
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.documentation import ROOT
 
 pytestmark = pytest.mark.slow
 
-# In a process of its own, since tests/conftest.py keeps the kernel from being loaded.
+# A separate process, since tests/conftest.py prevents the kernel from being loaded.
 SCRIPT = """
 import torch
 from botorch.acquisition.multi_objective import logei

@@ -1,4 +1,4 @@
-"""The tracker's coverage guarantees, on sequences that are adversarial and that are not."""
+"""The tracker's coverage guarantees, on adversarial and on other sequences."""
 
 import math
 from dataclasses import replace
@@ -50,7 +50,7 @@ def test_localized_bounds(strategy, scale, lengthscale, regularization):
 
 @pytest.mark.parametrize("strategy", ["above", "waves", "iid"])
 def test_kernel_weighted_error(strategy):
-    """Without decay and regularization coverage is local, around any point whatever."""
+    """Without decay and regularization, coverage holds locally around any point."""
     p, eta, scale, T = 0.3, 0.1, 1.0, 2000
     tracker = OnlineQuantileTracker([p], eta, scale=scale, lengthscale=0.3)
     errors = p - play(tracker, strategy, T).double()
@@ -98,7 +98,7 @@ def test_local_coverage_on_heteroscedastic_data(score):
 
 @pytest.mark.parametrize("score", [GaussianScore(), RationalScore()])
 def test_quantile_levels_on_iid_data(score):
-    """Many levels, signed scores: the recalibrated quantiles become those of the residuals."""
+    """Many levels, signed scores: the quantiles converge to the residuals' quantiles."""
     levels = torch.arange(0.1, 0.95, 0.1, dtype=torch.double)
     mean, scale, num, step, decay = 1.0, 2.0, 20000, 0.3, 0.6
     generator = torch.Generator().manual_seed(2)

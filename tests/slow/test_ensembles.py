@@ -20,7 +20,7 @@ SEQUENCES, NUM, ALPHA = 40, 100, 0.2
 
 
 def sequence(seed: int) -> EnsembleMapSaasSingleTaskGP:
-    """Members of a noise 2 to 50 times too small and of various lengthscales, on a noisy sine."""
+    """A noisy sine; members have various lengthscales, and noise 2 to 50 times too small."""
     generator = torch.Generator().manual_seed(seed)
     X = torch.rand(NUM, 2, generator=generator, dtype=torch.double)
     Y = (6 * X).sin().sum(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The asynchronous optimizer while its workers and itself are killed again and again."""
+"""The asynchronous optimizer while its workers and its process are killed repeatedly."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def interrupt(folder: Path, how: int, delay: float, num_values: int) -> None:
 
 
 def test_interrupted_again_and_again(tmp_path: Path) -> None:
-    """Whenever a run ends, what was known stays known, and the next run continues from there.
+    """Whenever a run ends, no known value is lost, and the next run continues from there.
 
     Every other run is ended after it has recorded a value, however slowly its workers start; the
     others may be ended before their workers have started.

@@ -1,4 +1,4 @@
-"""A loop under a chance constraint that is killed in the middle, and goes on from its ledger."""
+"""A loop under a chance constraint is killed, and continues from its ledger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writers of ledgers are killed, open one at the same time, and fork in the midst of writing.
+"""Writers of a ledger are killed, open it at the same time, and fork while they write.
 
 `tests.ledger.writers` checks after each round that every acknowledged call is in the file, with
-its own query and value, and beyond these at most one call of each writer that was killed. Run
+its query and value, and besides at most one call of each killed writer. Run
 with ``-s`` for the figures.
 """
 
@@ -21,12 +21,12 @@ pytestmark = [
 
 
 def test_killed_writers_lose_nothing(tmp_path: Path) -> None:
-    """Hundreds of kills, most of them in the midst of a change."""
+    """Hundreds of kills, mostly during a change."""
     rounds = 500
     (tally,) = run_writers(tmp_path, f"kill,{rounds},1").values()
     assert tally["rounds"] == rounds
     assert tally["acknowledged"] > rounds / 2
-    # The journal of an unfinished change was there, which the next opening had to undo.
+    # Unfinished changes left a journal, and the next opening had to undo them.
     assert tally["interrupted"] > rounds / 10
     assert tally["unacknowledged"] > 0  # killed between the change and the report of it
 

@@ -22,7 +22,7 @@ from botorch_calib.models.residuals import prequential_residuals
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("one_thread"),
-    # Outcomes stay in the units in which the hyperparameters are known.
+    # The hyperparameters are known in the units of the outcomes, which are not standardized.
     pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized"),
 ]
 
@@ -38,7 +38,7 @@ class Case:
     lengthscale: float = LENGTHSCALE
     noise_variance: float = NOISE_VARIANCE
     noise: str = "normal"
-    # Whether the model's own intervals must be found off overall, and in some quarter.
+    # Whether the model's own intervals must be wrong overall, and in some quarter.
     off: tuple[bool, bool] = (True, True)
 
 
@@ -157,7 +157,7 @@ def test_miscoverage(name):
 
 
 def test_localization_is_what_repairs_the_quarters():
-    """Without it the noise that grows leaves the quarters as wrong as the model does."""
+    """Without it, growing noise makes the quarters as wrong as the model does."""
     case = CASES["noise grows 5 x"]
     online, localized = figures(case, "online"), figures(case, "localized")
     tolerance = 0.03 + 3 * standard_error(min(online.counts))

@@ -1,4 +1,4 @@
-"""What `noise_diagnosis` finds where the kernel was fitted under the noise that is in question.
+"""`noise_diagnosis` of a kernel that was fitted with the questionable noise.
 
 The noise has standard deviation 0.3, and is given as that or as a tenth. The kernel can take up
 what is missing, by a short lengthscale. Run with ``-s`` for the table of the guide on diagnosis.
@@ -55,7 +55,7 @@ def test_noise_understated_tenfold_is_pointed_out(dim, num):
     found = torch.tensor([diagnosis.supported for diagnosis in given]).median()
     refitted = torch.tensor([diagnosis.stated for diagnosis in free]).median()
     print(f"\n| {dim} | {num} | {outside} of {SEEDS} | {found:.2f} | {refitted:.2f} |", end="")
-    # By the interval or, where that is wide, by the advice that it is.
+    # By the interval or, if it is wide, by the advice that says so.
     assert all(diagnosis.advice is not None for diagnosis in given)
     assert all(
         diagnosis.supported > diagnosis.stated for diagnosis in given if not diagnosis.agrees

@@ -1,4 +1,4 @@
-"""Books of a limited outcome in Optuna through kills, workers and another range, three times."""
+"""Books of a limited outcome in Optuna: kills, workers and a changed range, three times."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def killed(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def counted(study: Any) -> tuple[int, int, int]:
-    """Certified trials, violations and those that are out, by Optuna's own table alone."""
+    """Numbers of certified, violating and pending trials, from Optuna's own table only."""
     certified = [t for t in study.trials if t.system_attrs.get(DECISION, {}).get("certified")]
     run = [t for t in certified if t.params or t.state is TrialState.RUNNING]
     violated = sum(trial.constraints.get("heat", 0.0) > 0.0 for trial in run)
@@ -86,7 +86,7 @@ def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
         late = study.trials[-10:]
         assert all(trial.system_attrs[DECISION] for trial in late)
         assert all(trial.params["x"] <= 0.8 for trial in late)
-        # Of those that were killed nothing is known; here they were not run to the end.
+        # The outcomes of killed trials are unknown; these trials did not run to the end.
         study.sampler.withdraw(study, open_ones)
         assert study.sampler.chance_constraint(study).account[:3] == (num - out, violated, 0)
         total["certified"] += num - out

@@ -37,7 +37,7 @@ def started(storage: str, first_seed: int) -> list[subprocess.Popen[bytes]]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_violations_stay_within_the_bound(tmp_path: Path) -> None:
-    """What was decided in killed processes is in the books of all later ones."""
+    """The decisions of killed processes are in the books of all later processes."""
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'study.db'}")
     study: Any = optuna.create_study(
         study_name=NAME, storage=storage, direction="maximize", sampler=sampler(0)
@@ -64,7 +64,7 @@ def test_violations_stay_within_the_bound(tmp_path: Path) -> None:
     certified = [t for t in trials if t.system_attrs.get(DECISION, {}).get("certified")]
     out = [trial for trial in certified if not trial.constraints]
     violated = [trial for trial in certified if trial.constraints.get("loss", 0.0) > 0.0]
-    # Each of four killed processes may leave a trial that runs for ever.
+    # Each of four killed processes may leave a trial that runs forever.
     assert sum(trial.state is TrialState.RUNNING for trial in trials) <= 4
     assert constraint.num_decisions > decided_before >= 20
     counted = (len(certified), len(violated), len(out))

@@ -19,11 +19,11 @@ from tests.random_numbers import normal, uniform
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 def test_coverage_when_half_of_the_errors_are_known() -> None:
-    """Data of the prior: intervals of new observations and of the objective cover 80 %.
+    """With data from the prior, intervals for new observations and the objective cover 80 %.
 
-    Errors of known rows are half as large, or three times as large, as those of the others, which
-    the one noise of a model that is not told them has to average. Kernel and mean are the true
-    ones, so that the coverage is that of the noise.
+    The errors of rows with known noise are half or three times as large as the other errors. A
+    model without the known noise would have to average both. The model has the true kernel and
+    mean, so only the noise affects the coverage.
     """
     generator = torch.Generator().manual_seed(21)
     scale, n, num = torch.tensor(LENGTHSCALES, **DOUBLE), 40, 25

@@ -1,4 +1,4 @@
-"""Certified candidates in Xopt keep their bound, though the process dies and rows are changed."""
+"""Certified candidates in Xopt keep the bound even if the process dies and rows change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.slow.plausible_violations import most_violations
 ROOT = Path(__file__).parents[2]
 LIMIT, NUM = 1.0, 24
 
-# It goes on from Xopt's file, and is killed while the candidate of a step is evaluated. Now and
-# then rows are removed or sorted, and settings read back with an offset.
+# The run continues from Xopt's file, and is killed during an evaluation. Sometimes rows are removed
+# or sorted, or settings are read back with an offset.
 SCRIPT = """
     import json, os, random, sys, warnings
     warnings.simplefilter("ignore")
@@ -91,7 +91,7 @@ def test_three_runs(tmp_path: Path) -> None:
             )
             assert done.returncode == 9 * fatal, done.stderr
         account, decisions = json.loads(done.stdout.splitlines()[-1])
-        # Counted in Xopt's own table, with what was decided about each id.
+        # Counted from Xopt's own table, by the decision about each id.
         decided = pd.DataFrame(decisions).set_index("_id")["certified"]
         data = pd.read_csv(folder / "data.csv")
         losses = data.dropna(subset="_id").set_index("_id")["loss"]

@@ -1,7 +1,7 @@
-"""Texts that users read are as they were last approved; ``make snapshots`` records them anew.
+"""Texts that users read are unchanged; ``make snapshots`` records them anew.
 
-Their numbers come from models with set hyperparameters, and have few digits. The table of supported
-models and those of the benchmarks are compared in ``tests/benchmarks``.
+Their numbers come from models with set hyperparameters, and have few digits. The tables of
+supported models and of the benchmarks are compared in ``tests/benchmarks``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What models state is what they stated when it was recorded, whatever code computes it.
+"""The values that models state do not change when their code changes.
 
 ``python -m tests.snapshots.test_stated_values`` records the values anew, in ``stated_values.json``.
 """
