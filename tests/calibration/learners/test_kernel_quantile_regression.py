@@ -1,4 +1,4 @@
-"""The exact minimiser against convex solvers, and the learner against its definition."""
+"""The exact minimiser compared with convex solvers, and the learner with its definition."""
 
 import math
 from typing import Any
