@@ -148,7 +148,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     candidates of one process are pending in the others until their rows are added.
 
     If an evaluation knows only that an outcome is above a bound, it returns the bound, and 1
-    (-1: below) under the outcome's name with the suffix ``_beyond``: see `ChanceConstraint.observe`.
+    (-1: below) under the outcome's name plus ``_beyond``: see `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
@@ -513,7 +513,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
 
     def _violations(self) -> list[bool | None]:
-        """Whether each row of the data violates a limit; None if that is open."""
+        """Whether each row of the data violates a limit; None if outcomes are missing."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
         came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
         return [is_outside(limits, **each) for each in came]
