@@ -20,9 +20,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
 TYPED := $(wildcard botorch_calib benchmarks tests)
-# `make docs TUTORIALS=` takes the executed notebooks as they are, to try out a change of the text.
-TUTORIALS ?= $(wildcard tutorials/[0-9]*.py examples/*.py)
-NOTEBOOKS := $(TUTORIALS:%.py=build/%.ipynb)
+# `make docs EXAMPLES=` takes the executed examples as they are, to try out a change of the text.
+EXAMPLES ?= $(wildcard examples/*.py)
+TUTORIALS := $(wildcard tutorials/[0-9]*.py)
+executed = $(patsubst %.py,build/%.executed,$(1))
 FIGURES := docs/images/drawn/.all
 SOURCES := $(shell find botorch_calib tutorials/scripts examples/experiments -name '*.py')
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -64,11 +65,10 @@ test-processors: $(STAMP) ## Run the tests as on an old processor, on one with A
 		echo "== env $$setting"; env $$setting $(MAKE) test || failed="$$failed [$$setting]"; \
 	done; test -z "$$failed" || { echo "Failed under$$failed" >&2; exit 1; }
 
-# `make test-downstream CLIENTS=xopt` runs one. blop takes Xopt's generators; the others' tests import three
-# more packages.
+# `make test-downstream CLIENTS=xopt` runs one. Their tests import three more packages.
 .PHONY: test-downstream
 test-downstream: $(STAMP) ## Run the own tests of Ax, Optuna, Xopt, blop and BayBE against our classes
-	$(BIN)/python -m pip install blop hypothesis pyfakefs tenacity
+	$(BIN)/python -m pip install hypothesis pyfakefs tenacity
 	$(ONE_THREAD) $(BIN)/python -m tests.downstream.run $(CLIENTS)
 
 .PHONY: test-cuda
@@ -99,15 +99,16 @@ gpu: $(STAMP) ## Measure speed on a GPU; writes benchmarks/tables/gpu.md
 	$(BIN)/python -m benchmarks gpu
 
 .PHONY: tutorials
-tutorials: $(NOTEBOOKS) ## Execute the tutorials and examples that are stale; notebooks go to build
+tutorials: $(call executed,$(TUTORIALS) $(EXAMPLES)) ## Execute the tutorials and examples that are stale; notebooks lie beside them
 
-# A notebook that fails is deleted (.DELETE_ON_ERROR), so what is there has been executed.
-build/%.ipynb: %.py $(SOURCES) $(STAMP)
+# Times of files say nothing in a fresh clone, which holds the notebooks of tutorials: a file in build
+# says when each was executed here.
+build/%.executed: %.py docs/execute.py $(SOURCES) $(STAMP)
 	@echo "== $<"
 	@mkdir -p $(@D)
-	@$(BIN)/jupytext --quiet --to ipynb --output "$@" "$<"
 	@MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
-		PYTHONPATH=$(CURDIR)/examples $(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
+		PYTHONPATH=$(CURDIR)/examples $(ONE_THREAD) $(BIN)/python docs/execute.py "$<"
+	@touch "$@"
 
 # Sphinx would draw stale figures as well.
 $(FIGURES): docs/drawn_figures.py $(wildcard docs/figures/*.py) $(SOURCES) $(STAMP)
@@ -122,13 +123,17 @@ pages: $(STAMP) ## Run the longer examples of pages
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/test_docs.py tests/asynchronous/test_dask.py
 
 .PHONY: site
-site: $(STAMP) $(FIGURES) $(NOTEBOOKS) ## Build build/docs from executed notebooks; warnings are errors
+site: $(STAMP) $(FIGURES) $(call executed,$(EXAMPLES)) ## Build build/docs from executed notebooks; warnings are errors
 	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
 
 .PHONY: links
-links: $(STAMP) $(NOTEBOOKS) ## Check the documentation's links to the web
+links: $(STAMP) $(call executed,$(EXAMPLES)) ## Check the documentation's links to the web
 	$(BIN)/python -m sphinx --quiet -b linkcheck -d build/doctrees-links docs build/links
+
+.PHONY: versions
+versions: $(STAMP) ## Write docs/versions.md, where `make test` has passed
+	$(BIN)/python docs/versions.py
 
 .PHONY: build
 build: $(STAMP) ## Build the wheel and the source distribution into dist

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import json
 import re
-import shutil
 import sys
 from base64 import b64decode
 from pathlib import Path
@@ -18,6 +17,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.ext import autosummary
+from sphinx.ext.intersphinx import resolve_reference_any_inventory
 from sphinx.util.nodes import make_refnode
 
 import botorch_calib
@@ -38,6 +38,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -112,6 +113,20 @@ nitpicky = True
 # Each docstring lists its own sources, so that `help` shows them: the same paper on several pages.
 suppress_warnings = ["ref.citation"]
 
+# Each file lists the names that these pages mention, and where their project documents them. So the
+# build needs no network, and is the same everywhere. A name that no file lists is set as code.
+# `tests/test_docs.py` checks the names, and `make links` the addresses.
+INVENTORIES = {
+    "torch": "https://docs.pytorch.org/docs/stable/",
+    "botorch": "https://botorch.readthedocs.io/en/stable/",
+    "gpytorch": "https://docs.gpytorch.ai/en/stable/",
+    "ax": "https://ax.readthedocs.io/en/stable/",
+    "optuna": "https://optuna.readthedocs.io/en/stable/",
+}
+intersphinx_mapping = {
+    name: (address, f"inventories/{name}.txt") for name, address in INVENTORIES.items()
+}
+
 # `make links`, which the scheduled workflow runs.
 linkcheck_retries = 3
 
@@ -130,6 +145,12 @@ copybutton_prompt_is_regexp = True
 
 # Public name -> where it is documented, for references that name the defining module instead.
 PUBLIC = {name.rpartition(".")[2]: name for name in documented_names(DOCS / "api")}
+# The same for other libraries.
+LINKED = {
+    (library, line.split()[0].rpartition(".")[2]): line.split()[0]
+    for library in INVENTORIES
+    for line in (DOCS / "inventories" / f"{library}.txt").read_text("utf-8").splitlines()[3:]
+}
 # Docstrings may be inherited, from BoTorch's classes too.
 EXAMPLES = set(examples().values())
 
@@ -137,16 +158,18 @@ EXAMPLES = set(examples().values())
 def copy_notebooks(app: Sphinx) -> None:
     """Bring the executed notebooks, which `make tutorials` writes, below the source folder.
 
-    The last picture of each example becomes that of its card.
+    Links of a tutorial are those of its place in the repository. The last picture of each example
+    becomes that of its card.
     """
-    for pattern in ("tutorials/[0-9]*.ipynb", "examples/*.ipynb"):
-        executed = sorted((ROOT / "build").glob(pattern))
+    for pattern in ("tutorials/*.ipynb", "examples/*.ipynb"):
+        executed = sorted(ROOT.glob(pattern))
         if not executed:
-            raise RuntimeError(f"There is no build/{pattern}: run `make tutorials`.")
+            raise RuntimeError(f"There is no {pattern}: run `make tutorials`.")
         for notebook in executed:
             target = DOCS / notebook.parent.name / notebook.name
             if not target.exists() or target.stat().st_mtime < notebook.stat().st_mtime:
-                shutil.copy2(notebook, target)
+                text = notebook.read_text(encoding="utf-8").replace("](../docs/", "](../")
+                target.write_text(text, encoding="utf-8")
                 if notebook.parent.name == "examples":
                     picture = DOCS / "images" / "drawn" / f"{notebook.stem}.png"
                     picture.parent.mkdir(exist_ok=True)
@@ -180,9 +203,10 @@ def resolve(
 ) -> nodes.Node | None:
     """What to do about a reference that Sphinx cannot resolve.
 
-    Names of this package are looked up by their last part, since annotations hold the path of the
-    module that defines a class. Other names (of libraries, arguments, expressions in backticks)
-    are set as code. A path below ``botorch_calib`` that does not exist stays a warning.
+    Names of this package, and then of other libraries, are looked up by their last part, since
+    annotations hold the path of the module that defines a class. Other names (arguments,
+    expressions in backticks) are set as code. A path below ``botorch_calib`` that does not exist
+    stays a warning.
     """
     target = node.get("reftarget", "")
     if node.get("refdomain") not in ("py", "", None):
@@ -199,6 +223,10 @@ def resolve(
                 return make_refnode(
                     app.builder, node["refdoc"], found.docname, found.node_id, content, name
                 )
+    for library in INVENTORIES if len(parts) == 1 else parts[:1]:
+        if (library, parts[-1]) in LINKED:
+            node["reftarget"] = LINKED[library, parts[-1]]
+            return resolve_reference_any_inventory(env, False, node, content)
     if node.get("reftype") == "any" or not _is_missing(target):
         return content
     return None

@@ -21,6 +21,15 @@
 # `botorch_calib` compares these statements with the observations, corrects them, and returns an
 # ordinary BoTorch model. This page shows how, what you get, and when it is worth it.
 
+# %% tags=["remove-cell"]
+# Installs the package if it is missing: from this checkout, or from PyPI.
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("botorch_calib") is None:
+    package = ".." if Path("../pyproject.toml").exists() else "botorch_calib"
+    # %pip install --quiet {package}[plot,bench]
+
 # %%
 import warnings
 
@@ -219,7 +228,7 @@ print(f"best observation {Y[best].item():.2f} at {X[best].tolist()}")
 # The alternative is to keep the calibrator. `observe` scores a new observation with the model that
 # predicted it, and the calibrator moves on to the next fit. The guarantee holds for this form:
 # whatever the observations are, the share of misses tends to `alpha`. It takes hundreds of them
-# before that [says much](../guides/calibration.md#what-is-guaranteed).
+# before that [says much](../docs/guides/calibration.md#what-is-guaranteed).
 
 # %%
 X, Y = initial_data()
@@ -337,4 +346,4 @@ plt.close("all")
 # * **It calibrates what you ask for.** `LocalizedConformal` calibrates one interval, with
 #   miscoverage `alpha`. Inside it, the mass is spread evenly, so other levels are not tuned.
 # * **Calibrated is not the same as optimal.** Better intervals seldom make regret smaller (see the
-#   [results](../results/index.md)). Compare both on your problem, over several seeds.
+#   [results](../docs/results/index.md)). Compare both on your problem, over several seeds.

@@ -17,6 +17,15 @@
 # trusts it. This page shows how to find out whether a Gaussian process can be trusted, how to read
 # the report, what to do about a bad one, and when nothing helps.
 
+# %% tags=["remove-cell"]
+# Installs the package if it is missing: from this checkout, or from PyPI.
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("botorch_calib") is None:
+    package = ".." if Path("../pyproject.toml").exists() else "botorch_calib"
+    # %pip install --quiet {package}[plot,bench]
+
 # %%
 import warnings
 

@@ -18,6 +18,15 @@
 # takes the other three into account, and a record of what is running that survives the process that
 # keeps it.
 
+# %% tags=["remove-cell"]
+# Installs the package if it is missing: from this checkout, or from PyPI.
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("botorch_calib") is None:
+    package = ".." if Path("../pyproject.toml").exists() else "botorch_calib"
+    # %pip install --quiet {package}[plot,bench]
+
 # %%
 import os
 import signal
@@ -200,7 +209,7 @@ for name, imputation, window in (
 #   search the edges of the box in the long time before the first values arrive.
 # * **Censoring, `"ucb"`,** with up to 10, to follow the paper's rule.
 #
-# This advice follows from the [results](../results/delay_workers.md) of suite `delay_workers`, with
+# This advice follows from the [results](../docs/results/delay_workers.md) of suite `delay_workers`, with
 # 10 to 100 workers.
 #
 # ## For real: processes, killed and resumed

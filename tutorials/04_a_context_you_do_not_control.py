@@ -19,6 +19,15 @@
 # well in expectation over the context, if you know its distribution. This page is about what
 # to do when you know it only roughly.
 
+# %% tags=["remove-cell"]
+# Installs the package if it is missing: from this checkout, or from PyPI.
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("botorch_calib") is None:
+    package = ".." if Path("../pyproject.toml").exists() else "botorch_calib"
+    # %pip install --quiet {package}[plot,bench]
+
 # %%
 import warnings
 

@@ -21,6 +21,15 @@
 # often a limit is violated where 10 % is stated, what keeps the statement true, what that costs,
 # and which claims nothing can guarantee.
 
+# %% tags=["remove-cell"]
+# Installs the package if it is missing: from this checkout, or from PyPI.
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("botorch_calib") is None:
+    package = ".." if Path("../pyproject.toml").exists() else "botorch_calib"
+    # %pip install --quiet {package}[plot,bench]
+
 # %%
 import json
 import warnings
@@ -532,4 +541,4 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 #   as many certified rounds as the bound says (`objective_coverage_bound`). "The mean at this
 #   setting is better" needs the noise to be right.
 #
-# The [guide](../guides/decisions.md) has the recipes.
+# The [guide](../docs/guides/decisions.md) has the recipes.

@@ -53,12 +53,14 @@ class UnderstatedReport:
         primary: The methods whose comparisons with the baseline are primary.
         control: The method that these are compared with besides.
         baseline: The method that all others are compared with, for the figure.
+        largest: The problem with the largest differences, which one row leaves out.
         former: The problems that suite `misspecified` has as well.
     """
 
     primary: tuple[str, ...]
     control: str
     baseline: str
+    largest: str
     former: tuple[str, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
@@ -121,6 +123,7 @@ class UnderstatedReport:
         groups = {
             "all": list(collected.values()),
             f"the {len(named)} of `misspecified`": named,
+            f"all but {self.largest}": [v for k, v in collected.items() if k != self.largest],
             **{problem: [by_method] for problem, by_method in collected.items()},
         }
         body = []

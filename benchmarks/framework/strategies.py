@@ -14,7 +14,11 @@ from statistics import NormalDist
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement, UpperConfidenceBound
+from botorch.acquisition.analytic import (
+    LogExpectedImprovement,
+    LogProbabilityOfImprovement,
+    UpperConfidenceBound,
+)
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
@@ -26,6 +30,7 @@ from benchmarks.framework.replicate import SOBOL, stream_seed
 from benchmarks.framework.sequential import Method, Problem, posterior_mean
 from botorch_calib import (
     CalibratedModel,
+    CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
@@ -124,7 +129,7 @@ class AcquisitionStrategy:
         problem: The problem.
         seed: The seed of the replicate.
         calibrator: Makes the calibrator; ``None`` for the plain GP.
-        acquisition: ``"ei"`` or ``"ucb"``.
+        acquisition: ``"ei"``, ``"pi"`` or ``"ucb"``.
         incumbent: What the first improves upon: the largest ``"outcome"``, or the largest
             posterior ``"mean"`` at the evaluated points, which lucky noise does not spoil.
         alpha: Miscoverage of the interval whose coverage is recorded.
@@ -209,6 +214,16 @@ def log_calibrated_ei(model: Model, best_f: Tensor) -> AcquisitionFunction:
     return LogCalibratedExpectedImprovement(model, best_f=best_f)
 
 
+def log_probability_of_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's log probability of improvement."""
+    return LogProbabilityOfImprovement(model, best_f=best_f)
+
+
+def calibrated_pi(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """Probability of improvement under the calibrated posterior."""
+    return CalibratedProbabilityOfImprovement(model, best_f=best_f)
+
+
 def upper_confidence_bound(model: Model, best_f: Tensor) -> AcquisitionFunction:
     """BoTorch's upper confidence bound, at the quantile level of the calibrated one."""
     return UpperConfidenceBound(model, beta=UCB_SCALE**2)
@@ -223,6 +238,8 @@ def calibrated_ucb(model: Model, best_f: Tensor) -> AcquisitionFunction:
 ACQUISITIONS: dict[tuple[str, bool], Callable[[Model, Tensor], AcquisitionFunction]] = {
     ("ei", False): log_expected_improvement,
     ("ei", True): log_calibrated_ei,
+    ("pi", False): log_probability_of_improvement,
+    ("pi", True): calibrated_pi,
     ("ucb", False): upper_confidence_bound,
     ("ucb", True): calibrated_ucb,
 }

@@ -1,7 +1,8 @@
-"""The table of verdicts, in the README and on a page of the documentation."""
+"""The table of verdicts, on a page of the documentation."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,10 +10,7 @@ from benchmarks.support.models import ENTRIES, Entry
 from benchmarks.support.trials import BOTORCHS, OPERATIONS, Verdict, verdict
 
 ROOT = Path(__file__).parents[2]
-#: The page of the documentation, and the file with the short table.
-PAGE, README = ROOT / "docs" / "guides" / "support.md", ROOT / "README.md"
-
-START, END = "<!-- support: begin -->", "<!-- support: end -->"
+PAGE = ROOT / "docs" / "guides" / "support.md"
 Verdicts = dict[str, dict[str, Verdict]]
 
 
@@ -25,62 +23,53 @@ def run_matrix(entries: Iterable[Entry] = ENTRIES) -> Verdicts:
 
 
 def page(verdicts: Verdicts) -> str:
-    """The page of the documentation."""
+    """The page of the documentation, with the tables of these verdicts."""
     notes: list[str] = []
-    rows = [table_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
+    rows = [operations_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
+    remedies = [remedy_row(entry, verdicts[entry.name]) for entry in ENTRIES]
     head = ["model", *OPERATIONS]
-    table = [_row(head), _row(["---"] * len(head)), *rows]
-    numbered = [f"{i + 1}. {note}" for i, note in enumerate(notes)]
-    return "\n".join([*_INTRODUCTION, "", *table, "", *numbered, ""])
+    tables = {
+        "models": [
+            short_table(verdicts),
+            "",
+            "| not supported | instead |",
+            "|---|---|",
+            *filter(None, remedies),
+        ],
+        "operations": [_row(head), _row(["---"] * len(head)), *filter(None, rows)],
+        "notes": [f"{i + 1}. {note}" for i, note in enumerate(notes)],
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for name, lines in tables.items():
+        before, start, rest = text.partition(f"<!-- {name}: begin -->\n")
+        _, end, after = rest.partition(f"<!-- {name}: end -->\n")
+        text = "".join([before, start, *(f"{line}\n" for line in lines), end, after])
+    return text
 
 
 def short_table(verdicts: Verdicts) -> str:
-    """The models of the README, by whether all is supported, part of it or nothing."""
+    """The models of which everything is supported, or a part."""
     whole: list[str] = []
     part: list[str] = []
-    none: list[str] = []
     for entry in ENTRIES:
         row = verdicts[entry.name].values()
         # What BoTorch's own model cannot do either says nothing about us.
         supported = [each.supported for each in row if not each.error.startswith(BOTORCHS)]
-        (whole if all(supported) else part if any(supported) else none).append(entry.name)
-    kinds = {"everything": whole, "in part": part, "not at all": none}
-    lines = [f"| {kind} | {_names(names)} |" for kind, names in kinds.items() if names]
+        if any(supported):
+            (whole if all(supported) else part).append(entry.name)
+    lines = [f"| {kind} | {_names(names)} |" for kind, names in (("all", whole), ("a part", part))]
     return "\n".join(["| supported | models |", "|---|---|", *lines])
 
 
 def write(verdicts: Verdicts) -> None:
-    """Write both tables."""
+    """Write the page."""
     PAGE.write_text(page(verdicts), encoding="utf-8")
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
-    table = short_table(verdicts)
-    README.write_text(f"{before}{START}\n{table}\n{END}{after}", encoding="utf-8")
 
 
-_INTRODUCTION = (
-    "# Which models are supported",
-    "",
-    "This table is made by running every model class of BoTorch, and of its community package,",
-    "against every operation: `python -m benchmarks support`. A test fails when it is out of date.",
-    "Where an operation is not supported, an error names an alternative; the notes quote it.",
-    "",
-    "* *wrap*: {any}`CalibratedModel` around the model, or {any}`CalibratedModelList` where it has",
-    "  several outcomes, predicts.",
-    "* *replay*: `from_history`, where the training data teach the calibrator.",
-    "* *observe*: new observations teach the calibrator; *condition*: the model takes them in",
-    "  without a refit.",
-    "* *fantasize*: as for pending points and look-ahead.",
-    "* *sample*: joint samples, and BoTorch's Monte Carlo acquisition functions.",
-    "* *closed-form EI*: {any}`LogCalibratedExpectedImprovement`, of a single outcome.",
-    "* *chance constraint*: {any}`ChanceConstraint`.",
-    "* *report*: {any}`calibration_report` on new data.",
-)
-
-
-def table_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> str:
-    """The row of a model; notes that are not among ``notes`` are added to them."""
+def operations_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> str:
+    """The row of a model that supports a part; notes that are not in ``notes`` are added to it."""
+    if len({each.supported for each in verdicts.values()}) == 1:
+        return ""
     cells = []
     for each in verdicts.values():
         if each.supported:
@@ -90,14 +79,24 @@ def table_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> s
         if note not in notes:
             notes.append(note)
         cells.append(f"no ({notes.index(note) + 1})")
-    return _row([f"`{entry.name}`" if " " not in entry.name else entry.name, *cells])
+    return _row([_names([entry.name]), *cells])
+
+
+def remedy_row(entry: Entry, verdicts: dict[str, Verdict]) -> str:
+    """What to use instead of a model of which nothing is supported."""
+    if any(each.supported for each in verdicts.values()):
+        return ""
+    return _row([_names([entry.name]), _note(entry, verdicts["wrap"])])
 
 
 def _note(entry: Entry, each: Verdict) -> str:
     """What to do instead, in the same words for all models."""
-    name = entry.name.split()[0]
-    note = each.error.replace(name, "model") if each.error else ""
-    return " ".join((entry.instead or note).split())
+    if entry.instead or not each.error:
+        return entry.instead
+    # Without the reason, which differs between models.
+    note = re.sub(r" \(.*\)(?=\. Use an exact GP)", "", each.error)
+    note = re.sub(rf"{entry.name.split()[0]}|NoisyEnsemble", "model", note)
+    return " ".join((note[0].upper() + note[1:]).split())
 
 
 def _row(cells: list[str]) -> str:

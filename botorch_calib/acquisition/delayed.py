@@ -5,14 +5,14 @@ a query by the censoring value ``c`` moves the mean at ``x`` by
 
     ``(c - y_s) Cov(f(x), f(x_s)) / noise``, at most ``|y_s - c| sigma(x) sigma(x_s) / noise``,
 
-where ``noise`` is the noise variance, and the covariance and the standard deviations are those of
-the posterior given all queries. The paper ([Verma2022]_, eq. 2) adds these bounds to the usual
-multiplier ``sqrt(beta)`` of ``sigma``, over the queries of the last ``m`` iterations,
-``s = max(1, t - m), ..., t - 1``. (In the paper the sum starts at ``t - m``, which lies before the
-first query while ``t <= m``.) Only queries without a value cause a bias, so a sum over these alone
-is a valid and smaller multiplier. It is not tight, but a tighter one, ``sqrt(sum_st |S_st|)`` with
-the covariance matrix ``S`` of the ``f(x_s)``, did not help: many values far below the mean bend it
-everywhere. So a `DelayAwareProposer` hallucinates if many are pending.
+where ``noise`` is the noise variance; the covariance and the standard deviations are from the
+posterior given all queries. The paper ([Verma2022]_, eq. 2) adds these bounds to the usual
+multiplier ``sqrt(beta)`` of ``sigma``, over the queries of the last ``m`` iterations, ``s = max(1,
+t - m), ..., t - 1``. (In the paper the sum starts at ``t - m``, before the first query if ``t <=
+m``.) Only queries without a value cause a bias, so a sum over these queries only is a valid and
+smaller multiplier. It is not tight, but the tighter multiplier ``sqrt(sum_st |S_st|)``, with the
+covariance matrix ``S`` of the ``f(x_s)``, did not help: many values far below the mean change the
+mean everywhere. So a `DelayAwareProposer` hallucinates values if many queries are pending.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from botorch_calib.models.surrogate import Surrogate
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
-# Queries over which the sum in ``nu`` may run; `from_ledger` explains them.
+# Choices of the queries in the sum of ``nu``, see `from_ledger`
 WINDOWS = ("pending", "all", None)
 
 
@@ -50,7 +50,7 @@ WINDOWS = ("pending", "all", None)
 def confidence_width(
     model: Model, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
-    """The multiplier ``nu`` of eq. 2, of the model's batch shape; without a sum it is a scalar."""
+    """The multiplier ``nu`` of eq. 2, of the model's batch shape; a scalar without a sum."""
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta**0.5, dtype=torch.double))
     # Each point is its own batch, so that no joint covariance matrix is formed. Ensembles add their
@@ -62,13 +62,13 @@ def confidence_width(
 
 
 class DelayAwareAcquisitionFunction(PendingPoints, ABC):
-    """Base class: holds the multiplier ``nu`` and accepts further pending points.
+    """Base class: computes the multiplier ``nu`` and accepts further pending points.
 
-    A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``. Pending
-    points condition the model and lengthen the window, so ``optimize_acqf(..., q=q,
-    sequential=True)`` chooses a batch as the paper does ([Verma2022]_, section 4). Without a window
-    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. For the
-    arguments see `DelayedUpperConfidenceBound`.
+    The constructor of a subclass must end with a call of `set_X_pending`, which computes ``nu``.
+    The model is conditioned on pending points, and the window includes them. So
+    ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch as in the paper ([Verma2022]_,
+    section 4). Without a window and with a model that does not censor (GP-BUCB, GP-BTS), ``nu``
+    stays ``sqrt(beta)``. For the arguments see `DelayedUpperConfidenceBound`.
 
     Attributes:
         nu: The multiplier of eq. 2.
@@ -113,10 +113,10 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         Args:
             model: A model conditioned on all queries, usually
                 ``CensoredDelayModel.from_ledger(ledger, ...)``.
-            ledger: The queries so far; it says whether to maximise.
-            window: ``"pending"`` for pending queries, which are all that the proof needs; ``"all"``
-                for all of the last ``ledger.max_wait``, as published; None for no window.
-            now: Time as of which the ledger is read (default: the current time).
+            ledger: The queries so far; ``maximize`` is taken from the ledger.
+            window: ``"pending"`` for pending queries, which is sufficient for the proof; ``"all"``
+                for all queries of the last ``ledger.max_wait``, as published; None for no window.
+            now: Time at which the ledger is evaluated (default: the current time).
             kwargs: Further arguments of the constructor.
         """
         kwargs["maximize"] = ledger.checked_maximize(kwargs.get("maximize"))
@@ -131,7 +131,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
             if not isinstance(model, Surrogate) or model.imputation is None:
                 raise UnsupportedError(
-                    "`X_pending` needs a model that takes pending points, such as "
+                    "`X_pending` needs a model that accepts pending points, such as "
                     f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
                 )
             if window is not None:
@@ -144,11 +144,11 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         self._pending_model, self.nu = None if X_pending is None else model, nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
-        """Compute what else depends on the model; must leave the object as it is if it raises."""
+        """Compute attributes that depend on the model; must change nothing if it raises."""
 
 
 def input_width(model: Model) -> int | None:
-    """Number of columns of a model's inputs before any transform, or None if unknown."""
+    """Number of columns of a model's inputs before any transform; None if unknown."""
     process = observed_process(model)
     # A multi-task model with one output accepts inputs with or without the task feature.
     return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
@@ -158,30 +158,30 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     """GP-UCB under delayed feedback (GP-UCB-SDF), [Verma2022]_, eq. 2.
 
     The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) +
-    sqrt(beta)``, where the sum is over ``X_window``. For a `CensoredDelayModel` with
+    sqrt(beta)`` and the sum over ``X_window``. For a `CensoredDelayModel` with
     ``imputation="censor"`` this is the paper's algorithm. Without a window it is GP-UCB for any
     model, and GP-BUCB for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
     Args:
-        model: A model with one output whose posterior has a mean and a variance, conditioned on
-            all queries. May have batch dimensions; the values of an ensemble are averaged.
-        beta: As in BoTorch's ``UpperConfidenceBound`` the factor of the variance, if nothing is
-            pending: the square of the paper's.
-        X_window: The queries ``x_s`` of the sum, ``n x d``: those still pending, or all of the
+        model: A model with one output, conditioned on all queries, whose posterior has a mean and a
+            variance. It may have batch dimensions; the values of an ensemble are averaged.
+        beta: Factor of the variance without pending queries, as in BoTorch's
+            ``UpperConfidenceBound``: the square of the paper's factor.
+        X_window: The queries ``x_s`` of the sum, ``n x d``: pending queries, or all queries of the
             last ``m`` iterations (see `from_ledger`). None or empty for no sum.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome. Let ``B_y`` bound
             ``|y - censor_value|``. Then ``B_y`` over the noise variance covers the bias of
-            censoring with certainty, but is large if there is little noise. The paper takes ``B_y``
-            itself, for outcomes scaled to a prior variance of at most 1: ``B_y / s**2`` for
-            outcomes with standard deviation ``s``. The default is the paper's for feedback in
-            [0, 1]. 0 is no sum.
+            censoring with certainty, but is large if there is little noise. The paper uses ``B_y``
+            for outcomes scaled to a prior variance of at most 1, which is ``B_y / s**2`` for
+            outcomes with standard deviation ``s``. The default is the paper's value for feedback in
+            [0, 1]. With 0 there is no sum.
         posterior_transform: Affine transform of the outcome. It does not affect ``nu``.
         maximize: If False, the value is ``-(mu - nu sigma)``, and ``censor_value`` should be the
             greatest possible value instead of the least.
         X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.
+        UnsupportedError: If the model has several outputs, or does not accept ``X_pending``.
 
     Example:
         >>> model = CensoredDelayModel(gp, X_pending=torch.rand(3, 2).double(), censor_value=-2.0)

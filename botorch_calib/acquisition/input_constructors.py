@@ -1,7 +1,7 @@
-"""Registration of the acquisition functions with BoTorch's input constructors (used by Ax).
+"""Registration of the acquisition functions with BoTorch's input constructors, which Ax uses.
 
-What they improve upon by default is the best observation, or the best one at which constraints were
-observed to hold.
+The default incumbent is the best observation. With constraints it is the best observation at which
+the constraints were observed to hold.
 """
 
 from __future__ import annotations
@@ -62,27 +62,28 @@ from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
-# Limits by outcome, or functions of samples, as Ax gives them to all.
+# Limits by outcome, or functions of samples, which Ax passes to every acquisition function
 Constraints = Mapping[int, Limits] | Sequence[Callable[[Tensor], Tensor]] | None
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
-# Points ``n x d`` at which one outcome was observed, and the values ``n``
+# Points ``n x d`` at which one outcome was observed, and the observed values ``n``
 Observations = tuple[Tensor, Tensor]
 
 
 def register_once(
     *classes: type[AcquisitionFunction],
 ) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """``acqf_input_constructor`` that lets a reloaded module register again."""
+    """``acqf_input_constructor``, without the error if a reloaded module registers again."""
     for acqf_class in classes:
         ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
     return acqf_input_constructor(*classes)
 
 
 def register_own_arguments(*classes: type[AcquisitionFunction], **defaults: object) -> None:
-    """Register constructors that pass on the arguments of each class, with other ``defaults``.
+    """Register input constructors that return the arguments of each class, with ``defaults``.
 
-    A function among these makes an argument that is not given, from the others and the training
-    data. BoTorch and Ax always give ``X_pending``: a class without that argument refuses points.
+    If a default is a function, it computes a missing argument from the other arguments and the
+    training data. BoTorch and Ax always pass ``X_pending``; if the class has no such argument,
+    pending points are an error.
     """
     for acqf_class in classes:
         register_once(acqf_class)(_constructor(acqf_class, defaults))
@@ -121,7 +122,7 @@ def _constructor(
 
 
 def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> Tensor:
-    """The best observed value of a model's only outcome, in units after the transform."""
+    """The best observed value of a model's only outcome, after ``posterior_transform``."""
     ((_, values),) = _observations([given["model"]], training_data)
     if (transform := given["posterior_transform"]) is not None:
         values = transform.evaluate(values.unsqueeze(-1))
@@ -129,10 +130,10 @@ def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> 
 
 
 def _num_observations(_: Mapping[str, Any], training_data: TrainingData) -> int:
-    """A seed for each proposal, as clients count none.
+    """Number of observations: a new seed for each proposal, since clients pass none.
 
-    Between two proposals either this number or the number of pending points grows, which changes
-    the draw as well.
+    Between two proposals either this number or the number of pending points grows. Both change the
+    draw.
     """
     several = training_data.values() if isinstance(training_data, dict) else [training_data]
     return sum(len(dataset.X) for dataset in several)
@@ -162,7 +163,7 @@ def construct_inputs_probability_of_feasibility(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Limits by outcome, see `limits_from`."""
+    """Convert constraints to limits by outcome, see `limits_from`."""
     arguments = locals()
     pair = arguments.pop("constraints_tuple")
     return {**arguments, "constraints": limits_from(constraints, pair, model.num_outputs)}
@@ -181,10 +182,10 @@ def construct_inputs_constrained_improvement(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Limits by outcome, see `limits_from`, and improvement over the best feasible observation.
+    """Convert constraints to limits, see `limits_from`; ``best_f`` defaults to the best feasible.
 
-    The objective is ``objective_index``, or the outcome that ``posterior_transform`` weighs; a
-    negative weight turns ``maximize`` around.
+    The objective is ``objective_index``, or the outcome with a weight in ``posterior_transform``. A
+    negative weight inverts ``maximize``.
     """
     limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     index, weight = _objective(model, objective_index, posterior_transform)
@@ -203,7 +204,7 @@ def construct_inputs_constrained_improvement(
     }
 
 
-# They take the arguments of BoTorch's classes.
+# These classes have the arguments of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
 
@@ -216,15 +217,16 @@ def _objective(
     if transform is not None:
         if not isinstance(transform, ScalarizedPosteriorTransform):
             raise UnsupportedError(
-                f"`posterior_transform` {type(transform).__name__} does not tell which outcome is "
-                "the objective: give `objective_index`, or a ScalarizedPosteriorTransform."
+                f"The objective is unclear from the {type(transform).__name__} given as "
+                "`posterior_transform`: give `objective_index`, or a ScalarizedPosteriorTransform."
             )
         weights: list[float] = transform.get_buffer("weights").tolist()
         if len(weights) != num or weights.count(0.0) != num - 1:
             raise UnsupportedError(
-                "`posterior_transform` must weigh one of the model's outcomes, got the weights "
-                f"{weights} for {num}. qLogNoisyExpectedImprovement, a Monte Carlo acquisition "
-                "function, finds the constrained improvement of a sum of outcomes."
+                "`posterior_transform` must have one nonzero weight, got the weights "
+                f"{weights} for {num} outcomes. For the constrained improvement of a sum of "
+                "outcomes use a Monte Carlo acquisition function such as "
+                "qLogNoisyExpectedImprovement."
             )
         weight = sum(weights)
         index = weights.index(weight)
@@ -232,7 +234,7 @@ def _objective(
         raise InputDataError(f"`objective_index` must name one of {num} outcomes, got {index}.")
     if objective_index is not None and objective_index % num != index % num:
         raise InputDataError(
-            f"`objective_index` {objective_index} and `posterior_transform`, for {index}, disagree."
+            f"`objective_index` is {objective_index}, but `posterior_transform` selects {index}."
         )
     return index % num, weight
 
@@ -240,12 +242,12 @@ def _objective(
 def limits_from(
     constraints: Constraints, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
 ) -> dict[int, Limits]:
-    """Checked limits by outcome, from whichever of the two forms is given.
+    """Checked limits by outcome, from ``constraints`` or from ``constraints_tuple``.
 
-    The second is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome in each
-    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.)
+    ``constraints_tuple`` is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome
+    in each row. The narrowest of several limits on one outcome counts. (BoTorch uses the last.)
     """
-    if isinstance(constraints, Mapping):  # Ax gives functions of samples as well
+    if isinstance(constraints, Mapping):  # otherwise functions of samples, from Ax, or None
         return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(
@@ -257,9 +259,9 @@ def limits_from(
         named = [i for i, weight in enumerate(weights) if weight != 0.0]
         if len(named) != 1:
             raise UnsupportedError(
-                "`constraints_tuple` must bind one outcome at a time, as a closed form needs "
-                f"limits, got the weights {weights}. Monte Carlo acquisition functions, such as "
-                "qLogNoisyExpectedImprovement, take constraints on sums of outcomes."
+                "Each row of `constraints_tuple` must limit one outcome, as a closed form needs "
+                f"limits, got the weights {weights}. For constraints on sums of outcomes use Monte "
+                "Carlo acquisition functions such as qLogNoisyExpectedImprovement."
             )
         (i,) = named
         limit, (lower, upper) = bound / weights[i], limits.get(i, (-math.inf, math.inf))
@@ -277,13 +279,17 @@ def best_feasible_observation(
     constraints: Mapping[int, Limits],
     maximize: bool,
 ) -> Tensor:
-    """The best observed value of the objective where all constraints were observed to hold.
+    """The best observed value of the objective at points where all constraints held.
 
     If outcomes were observed at different points, a point counts if each constraint was observed
-    there, and held each time. If no observation is feasible, the value is as in BoTorch one that
-    the objective hardly ever passes: the smallest ``mean - 6 std`` (greatest ``mean + 6 std`` when
-    minimising) over the observed points and 32 others around them, or 0 if that is worse. The
-    probability of feasibility decides then. ``members`` are models of one outcome each.
+    there, and held each time. If no observation is feasible, the value is as in BoTorch a bound
+    that the objective almost surely exceeds: the smallest ``mean - 6 std`` (greatest ``mean + 6
+    std`` when minimising) over the observed points and 32 points around them, or 0 if 0 is worse.
+    Then the probability of feasibility dominates the acquisition function. ``members`` are models
+    of one outcome each.
+
+    Warns:
+        BotorchWarning: If no observation is feasible.
     """
     observed = _observations(members, training_data)
     X, values = observed[objective_index]
@@ -294,7 +300,7 @@ def best_feasible_observation(
         values = values[feasible]
         return values.amax() if maximize else values.amin()
     warnings.warn(
-        "No observation is feasible: prefer LogCalibratedProbabilityOfFeasibility until one is.",
+        "No observation is feasible: use LogCalibratedProbabilityOfFeasibility until one is.",
         BotorchWarning,
         stacklevel=level_of_caller(),
     )
@@ -308,7 +314,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     ]
     if len(observed) == len(members):
         return observed
-    # There are data of other outcomes, and nothing says which. So take the models' own.
+    # Data and models do not correspond, so use the training data of the models.
     observed = []
     for base in map(observed_process, members):
         X = raw_train_inputs(base)
@@ -321,7 +327,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
 
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
-    """For each row of ``X``, whether limits were observed to hold there."""
+    """For each row of ``X``, whether the outcome was within its limits in all observations."""
     (lower, upper), (places, values) = limits, observed
     low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
     holds = (low <= values) & (values <= high)
@@ -333,7 +339,10 @@ def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
-    """A value that the outcome of ``model`` is hardly ever worse than, around the points ``X``."""
+    """A value that the outcome of ``model`` almost surely exceeds around the points ``X``.
+
+    If ``maximize`` is False, the outcome is almost surely below the value.
+    """
     low, high = X.amin(dim=-2), X.amax(dim=-2)
     margin = 0.1 * (high - low)
     around = draw_sobol_samples(torch.stack([low - margin, high + margin]), n=32, q=1, seed=0)

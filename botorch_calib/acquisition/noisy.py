@@ -1,10 +1,11 @@
 r"""Noisy expected improvement and hypervolume improvement with a cached root.
 
-BoTorch's noisy acquisition functions compare new points to samples at all points evaluated so far.
-They factor the joint covariance at the latter once, and an evaluation only adds the rows of the
-new points [Daulton2021nehvi]. A `CalibratedPosterior` is not normal, but its joint samples are
-functions of two paths of the Gaussian posterior beneath it, whose root is kept here. Several
-outcomes are independent, in a `CalibratedModelList`, and have a root each.
+BoTorch's noisy acquisition functions compare new points to samples at all points evaluated so far,
+the baseline. They factor the joint covariance at the baseline once, and each evaluation only adds
+the rows of the new points [Daulton2021nehvi]. A `CalibratedPosterior` is not normal, but its joint
+samples are functions of two paths of an underlying Gaussian posterior. The functions in this module
+cache the root of that posterior. In a `CalibratedModelList` outcomes are independent, and each has
+a root.
 
 .. [Ament2023logei]
     S. Ament, S. Daulton, D. Eriksson, M. Balandat and E. Bakshy. Unexpected improvements to
@@ -46,16 +47,16 @@ from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
-# It is private: another version of BoTorch may lack it, and then draws as it likes.
+# A private function of BoTorch. If a version lacks it, nothing is replaced.
 _NAME = "_estimate_objective_lower_bound"
 _of_new_draws: Any = getattr(utils, _NAME, None)
 
 
 def _of_same_draws(*args: Any, **named: Any) -> Any:
-    """BoTorch's value of "nothing is feasible", for our models from the same draws each time.
+    """BoTorch's value for infeasible points, from the same draws in each call for our models.
 
-    Without a root BoTorch's classes ask for it in each evaluation, and a search would follow its
-    noise. They have no argument or method that replaces it.
+    Without a root BoTorch's classes compute this value in each evaluation, so a search would follow
+    its noise. They have no argument or method to override it.
     """
     is_ours = isinstance(named.get("model"), (WrapperModel, CalibratedModelList))
     with random_stream(0, named["X"].device) if is_ours else nullcontext():
@@ -67,7 +68,7 @@ if _of_new_draws is not None:
 
 
 def keeps_roots(model: Model) -> bool:
-    """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
+    """Whether roots of all outcomes can be cached, for calibrated models and BoTorch's models."""
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):
@@ -79,10 +80,10 @@ def keeps_roots(model: Model) -> bool:
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
-    """BoTorch's cached root, of the processes beneath calibrated posteriors as well."""
+    """BoTorch's cached root, extended to the processes of calibrated posteriors."""
 
     _root_is_kept: bool
-    # Whether the root is of a calibrated posterior. BoTorch extends roots of Gaussian ones only.
+    # Whether the root is of a calibrated posterior. BoTorch extends roots of Gaussian posteriors.
     _root_is_ours = False
     _baseline_L: Any  # a tensor in BoTorch's classes
     model: Any
@@ -93,8 +94,8 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def _decide(
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
-        """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
-        # BoTorch's constructor takes both before it calls `set_X_pending`.
+        """Check arguments and decide whether to cache roots, before BoTorch's constructor."""
+        # BoTorch's constructor uses these points before it calls `set_X_pending`.
         if check_finite("X_baseline", X_baseline).dim() < 2:
             raise BotorchTensorDimensionError(
                 f"`X_baseline` must have shape r x d, got {tuple(X_baseline.shape)}."
@@ -103,18 +104,18 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
             check_finite("X_pending", X_pending)
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
-                "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
-                "give `CalibratedModelList(*model.models)`, or, if that does not take them all, "
-                "take BoTorch's own acquisition function."
+                "`model` is BoTorch's ModelList, which uses a separate sampler for each outcome: "
+                "give `CalibratedModelList(*model.models)`, or use BoTorch's own acquisition "
+                "function if some of the models are not supported there."
             )
-        # Samplers of each outcome hold base samples that this root is not for.
+        # The base samples of a ListSampler do not fit the cached root.
         sampler = kwargs.get("sampler")
         possible = keeps_roots(model) and not isinstance(sampler, ListSampler)
         if cache_root and not possible:
             warnings.warn(
-                "`cache_root` needs calibrated models or those of which BoTorch keeps the root, "
-                f"and one sampler, got {type(model).__name__} and {type(sampler).__name__}: "
-                "samples are drawn without it.",
+                "`cache_root` needs calibrated models, or models whose root BoTorch caches, and "
+                f"one sampler, got {type(model).__name__} and {type(sampler).__name__}: samples "
+                "are drawn without a cached root.",
                 BotorchWarning,
                 stacklevel=level_of_caller(),
             )
@@ -122,7 +123,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Set the points under evaluation, ``n x d`` and finite, or None to clear them."""
-        if X_pending is not None:  # no root survives others
+        if X_pending is not None:  # the root could not be extended to other points
             check_finite("X_pending", X_pending)
         super().set_X_pending(X_pending)  # type: ignore[misc]
 
@@ -132,7 +133,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     @_cache_root.setter
     def _cache_root(self, value: bool) -> None:
-        """Do nothing: BoTorch sets this by the type of the model, and knows only its own types."""
+        """Do nothing: BoTorch sets this for its own types of models only."""
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition
@@ -144,7 +145,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         return root(posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
-        """Samples at ``batch_shape x q x d`` alone, ``sample_shape x batch_shape x q x m``."""
+        """Samples ``sample_shape x batch_shape x q x m`` at ``X``, ``batch_shape x q x d``."""
         sampler, baseline = self.sampler, self.X_baseline
         transform = None
         if isinstance(self, qLogNoisyExpectedImprovement):
@@ -165,7 +166,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         except (NanError, NotPSDError):
             warnings.warn(
                 "The cached root could not be extended, as the covariance of the new points "
-                "is ill-conditioned or NaN: samples are drawn without it.",
+                "is ill-conditioned or NaN: samples are drawn without the root.",
                 BotorchWarning,
                 stacklevel=level_of_caller(),
             )
@@ -176,20 +177,22 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImprovement):
     r"""Log noisy expected improvement of calibrated models, with cached roots, by sampling.
 
-    ``log E[max_j f~(x_j) - max_i f~(x_i)]+`` of ``q`` new points over the points evaluated so far,
-    under joint samples of the calibrated posterior; maximised. Arguments and, given the same
-    samples, values are those of BoTorch's ``qLogNoisyExpectedImprovement`` [Ament2023logei]. That
-    one factors the joint covariance anew at each evaluation of a model that is not BoTorch's.
+    The value is ``log E[max_j f~(x_j) - max_i f~(x_i)]+`` for ``q`` new points ``x_j`` and the
+    points ``x_i`` evaluated so far, under joint samples of the calibrated posterior, with
+    maximisation. Arguments are the same as in BoTorch's ``qLogNoisyExpectedImprovement``
+    [Ament2023logei], and so are values for the same samples. For models outside BoTorch, BoTorch's
+    class factors the joint covariance in each evaluation.
 
-    Incremental pending points extend the root. Where it cannot be extended, samples are drawn
-    without it, with a warning.
+    Additional pending points extend the root. If it cannot be extended, there is a warning, and
+    samples are drawn without the root.
 
     Args:
         model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
-            objectives of several outcomes), or a model of BoTorch.
-        X_baseline: Points evaluated so far, ``r x d``. With a root, gradients do not reach them.
-        cache_root: Whether to keep the root; by default where all parts of the model allow it.
-        kwargs: All others of BoTorch's class.
+            objectives of several outcomes), or a BoTorch model.
+        X_baseline: Points evaluated so far, ``r x d``. With a cached root there are no gradients by
+            these points.
+        cache_root: Whether to cache the root (default: if all parts of the model support it).
+        kwargs: Other arguments of BoTorch's class.
 
     Raises:
         InputDataError: If baseline or pending points are not finite.
@@ -207,7 +210,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
         super().__init__(model=model, X_baseline=X_baseline, **kwargs)
 
     def _init_baseline(self, *args: Any, **kwargs: Any) -> None:
-        # BoTorch would warn that it does not know the model.
+        # Avoids BoTorch's warning that it does not support the model.
         super()._init_baseline(*args, **{**kwargs, "cache_root": None})
 
     def _get_samples_and_objectives(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -222,18 +225,18 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
 ):
     r"""Log noisy expected hypervolume improvement of calibrated models, with cached roots.
 
-    The expected growth of the hypervolume that the evaluated points dominate beyond a reference
-    point, under joint samples of the calibrated posteriors; all objectives are maximised. Arguments
-    and, given the same samples, values are those of BoTorch's
-    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]; see
-    `qLogCalibratedNoisyExpectedImprovement`.
+    The value is the log of the expected increase of the hypervolume that the evaluated points
+    dominate, above a reference point, under joint samples of the calibrated posteriors. All
+    objectives are maximised. Arguments are the same as in BoTorch's
+    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei], and so are
+    values for the same samples; see `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
-        model: A `CalibratedModelList`, or a model of BoTorch.
-        ref_point: The reference point, of ``m`` objectives, in their units.
-        X_baseline, cache_root: As of `qLogCalibratedNoisyExpectedImprovement`.
-        kwargs: All others of BoTorch's class. In place of ``cache_pending=False``, which fails
-            there, give ``max_iep``.
+        model: A `CalibratedModelList`, or a BoTorch model.
+        ref_point: The reference point of the ``m`` objectives, in their units.
+        X_baseline, cache_root: See `qLogCalibratedNoisyExpectedImprovement`.
+        kwargs: Other arguments of BoTorch's class. Use ``max_iep`` instead of
+            ``cache_pending=False``, which fails in BoTorch.
 
     Example:
         >>> gps = SingleTaskGP(X, torch.cat([Y, -Y], dim=-1))
@@ -252,13 +255,14 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     ) -> None:
         if not kwargs.get("cache_pending", True):
             raise InputDataError(
-                "`cache_pending=False` fails in BoTorch: give `max_iep=n`, to evaluate that many "
-                "pending points together with the new ones."
+                "`cache_pending=False` fails in BoTorch: give `max_iep=n` to evaluate `n` pending "
+                "points together with the new points."
             )
         point = check_numbers("ref_point", ref_point)
         if point.dim() != 1 or len(point) < 2:
             raise BotorchTensorDimensionError(
-                f"`ref_point` must hold a number for each of several objectives, got {ref_point!r}."
+                "`ref_point` must contain one number for each of at least two objectives, got "
+                f"{ref_point!r}."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

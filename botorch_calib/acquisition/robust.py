@@ -1,8 +1,8 @@
-"""Acquisition functions for contexts that nobody controls, whose distribution is known roughly.
+"""Acquisition functions for uncontrolled contexts whose distribution is only approximately known.
 
 The value of a decision ``x`` is the worst expectation of a function ``u(x, c)`` over an ambiguity
-set of distributions of the context ``c``. The functions take decisions alone, ``b x 1 x d_x``, and
-fill in the columns of contexts.
+set of distributions of the context ``c``. The acquisition functions take decisions ``b x 1 x d_x``
+and add the columns of contexts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from botorch_calib.robust.sets.wasserstein import WassersteinBall
 class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
-    A subclass makes the function by `_build`, anew for each evaluation. Pending points are refused,
-    as their contexts are not known here. For the arguments see `RobustUpperConfidenceBound`;
-    ``model`` is None if there is none.
+    A subclass implements `_build`, which makes the function for each evaluation. Pending points are
+    not supported, as their contexts are unknown. For the arguments see
+    `RobustUpperConfidenceBound`; ``model`` may be None.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class ContextRobustFunction(PendingPoints, ABC):
         name = type(self).__name__
         if model is not None and batch_of_models(model):
             kind = type(model).__name__
-            raise UnsupportedError(f"{name} needs one model, this {kind} is a batch.")
+            raise UnsupportedError(f"{name} needs a single model, but this {kind} is a batch.")
         super().__init__(model=model)  # type: ignore[arg-type]
         check_instance("ambiguity", ambiguity, AmbiguitySet, "WassersteinBall(0.1)")
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
         if self.num_columns is not None:
-            self._columns(self.num_columns)  # wrong ones are an error at once
+            self._columns(self.num_columns)  # raises for invalid columns
 
     def _account_for(self, X_pending: Tensor | None) -> None:
         refuse_pending(type(self).__name__, X_pending)
@@ -76,12 +76,13 @@ class ContextRobustFunction(PendingPoints, ABC):
     def worst_case_weights(self, X: Tensor) -> Tensor:
         """The worst distributions of the context at decisions ``b x 1 x d_x``.
 
-        They are probabilities ``b x M`` of the atoms ``self.contexts.points``, under which the
-        expectation is the value; one such, if there are several.
+        The result contains probabilities ``b x M`` of the atoms ``self.contexts.points``. The
+        expectation under these probabilities is the value. If several distributions are worst, the
+        result is one of them.
 
         Raises:
-            UnsupportedError: If no distribution attains the set's bound, as of
-                ``WassersteinBall(method="lipschitz")``; ``"exact"`` methods have one.
+            UnsupportedError: If no distribution attains the set's bound, as for
+                ``WassersteinBall(method="lipschitz")``. Methods ``"exact"`` attain their bounds.
         """
         contexts = self._contexts_at(X)
         values = self.contextual_function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
@@ -89,9 +90,10 @@ class ContextRobustFunction(PendingPoints, ABC):
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
-        """The terms of a `WassersteinBall` with that method, for `optimize_robust`.
+        """The terms of a `WassersteinBall` with ``method="lipschitz"``, for `optimize_robust`.
 
-        ``bounds``, ``2 x d_x``, tell width, precision and device.
+        The result is None for other sets. ``bounds``, ``2 x d_x``, determine the number of
+        columns, the precision and the device.
         """
         ball = self.ambiguity
         if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
@@ -114,12 +116,12 @@ class ContextRobustFunction(PendingPoints, ABC):
         )
 
     def _contexts_at(self, X: Tensor) -> ContextDistribution:
-        """The contexts in the precision of decisions ``... x d_x``, whose width is checked."""
+        """Check the width of decisions ``... x d_x``; returns the contexts in their precision."""
         if self.num_columns is not None:
             width = self.num_columns - self.contexts.points.shape[-1]
             if X.shape[-1] != width:
                 raise BotorchTensorDimensionError(
-                    f"`X` must hold the {width} columns of decisions alone, got {tuple(X.shape)}."
+                    f"`X` must have only the {width} columns of decisions, got {tuple(X.shape)}."
                 )
         return self.contexts.to(X.dtype, X.device)
 
@@ -127,13 +129,13 @@ class ContextRobustFunction(PendingPoints, ABC):
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
     def contextual_function(self, X: Tensor) -> ContextualFunction:
-        """The function of decisions ``... x d_x`` and contexts whose worst case this is."""
+        """The function of decisions ``... x d_x`` and contexts of which the worst case is taken."""
         width = self.num_columns or X.shape[-1] + self.contexts.points.shape[-1]
         return self._build(self._columns(width))
 
     @abstractmethod
     def _build(self, columns: Columns) -> ContextualFunction:
-        """The function whose worst case is wanted."""
+        """Make the function of which the worst case is taken."""
 
 
 class RobustAcquisition(ContextRobustFunction):
@@ -144,18 +146,19 @@ class RobustAcquisition(ContextRobustFunction):
         >>> quantile = CalibratedUpperConfidenceBound(model, level=0.9)
         >>> acqf = RobustAcquisition(quantile, TotalVariationBall(0.1), contexts)
 
-    Expectations are of the function's values as they are: expected logarithms for a logarithm, a
-    cautious average in which the contexts without hope of improvement dominate.
+    Expectations are of the function's values, without a transform. If the values are logarithms,
+    this is a cautious average: contexts without a chance of improvement dominate it.
 
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
-            needs gradients, the slope of their norm is computed by differences, or for BoTorch's
-            Monte Carlo functions, which bend too sharply, by differentiating twice if that works.)
-        ambiguity, contexts: As of `RobustUpperConfidenceBound`.
+            needs gradients, the slope of their norm is computed by finite differences. For
+            BoTorch's Monte Carlo functions, whose curvature is too large, it is computed by
+            differentiating twice if possible.)
+        ambiguity, contexts: See `RobustUpperConfidenceBound`.
 
     Raises:
-        UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
-            models, or a schedule needs a number of observations that the model does not tell.
+        UnsupportedError: If ``acquisition`` is not an acquisition function, if its model is a batch
+            of models, or if a schedule needs a number of observations that the model does not have.
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class RobustAcquisition(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         scale = None
-        if not isinstance(self.acquisition, MCSamplerMixin):  # which varies over much less
+        if not isinstance(self.acquisition, MCSamplerMixin):  # they vary on a smaller scale
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
             scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
@@ -185,33 +188,35 @@ class RobustAcquisition(ContextRobustFunction):
 class RobustUpperConfidenceBound(ContextRobustFunction):
     """The worst case of an upper confidence bound over an ambiguity set of context distributions.
 
-    For exact Gaussian processes with a stationary radial kernel (see
+    The bound is ``mu + sqrt(beta) sigma``, with ``beta`` as in BoTorch. It has a closed form for
+    exact Gaussian processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
-    `CalibratedModel` or both, the bound has a closed form. It reads any other model's posterior.
+    `CalibratedModel` or both. For other models it is computed from the posterior.
 
-    With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
-    [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
-    with radius 0 ERBO; `ContextDistribution.kde` makes that SBO-KDE, and with `TotalVariationBall`
-    DRBO-KDE; `WorstCase` is StableOpt.
+    The methods in the paper [Micheli2025wdrbo] are, with ``beta=2.25``:
+
+    * WDRBO: ``WassersteinBall(radius, "lipschitz")``; ERBO: the same with radius 0.
+    * SBO-KDE: ERBO with `ContextDistribution.kde`; DRBO-KDE: the same with `TotalVariationBall`.
+    * StableOpt: `WorstCase`.
 
     Args:
         model: A model of decisions and contexts with one output and no batch dimensions.
-        beta: Factor of the variance, at least 0, a number or a tensor with one element.
-        ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the model, without pending points.
-        contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
-            the model's inputs are contexts and where a Lipschitz constant is looked for; or
-            observed contexts ``n x d_c``, for their empirical distribution in the last columns.
+        beta: Factor of the variance, at least 0; a number or a tensor with one element.
+        ambiguity: The set of distributions of the context. A schedule of its radius is evaluated in
+            the constructor, at the model's number of observations, without pending points.
+        contexts: The centre of the set. Either a `ContextDistribution`, which also defines the
+            columns of contexts and the points at which a Lipschitz constant is computed; or
+            observed contexts ``n x d_c``, in the last columns, for their empirical distribution.
         maximize: If False, the worst case of ``-mu + sqrt(beta) sigma``.
-        posterior_transform: Affine transform of the outcome; it rules out the closed form.
+        posterior_transform: Affine transform of the outcome; with it there is no closed form.
 
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
-            a schedule needs a number of observations that the model does not tell.
+            if a schedule needs a number of observations that the model does not have.
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, WassersteinBall(0.1), contexts)
-        >>> values = acqf(torch.rand(5, 1, 1, dtype=torch.double))  # of five decisions
+        >>> values = acqf(torch.rand(5, 1, 1, dtype=torch.double))  # at five decisions
     """
 
     def __init__(
@@ -227,7 +232,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         sole_output(name, model)
         if is_ensemble(model):
             raise UnsupportedError(
-                f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
+                f"{name} needs a single model, but {type(model).__name__} is an ensemble. Use "
                 "RobustAcquisition with an acquisition function that averages over its members."
             )
         super().__init__(model, ambiguity, contexts)
@@ -243,21 +248,21 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     """Wasserstein distributionally robust upper confidence bound [Micheli2025wdrbo, eq. 13].
 
-    ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu + sqrt(beta) sigma``:
-    a lower bound of the expectation of ``u`` under any distribution within the radius in the
-    Wasserstein distance of order 1, if the maximum is over all contexts. It is
-    `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``. (The paper's
-    factor multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of
-    the gradient.)
+    The value is ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu +
+    sqrt(beta) sigma``. If the maximum is over all contexts, it is a lower bound of the expectation
+    of ``u`` under any distribution within the radius, in the Wasserstein distance of order 1. The
+    class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``. (The
+    paper's factor multiplies ``sigma``, so its factor 1.5 is ``beta=2.25``. Its code omits the
+    second term from the gradient.)
 
     Args:
-        model, beta, maximize, posterior_transform: As of `RobustUpperConfidenceBound`.
+        model, beta, maximize, posterior_transform: See `RobustUpperConfidenceBound`.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
-        contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
-        lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
-            (default: those of ``contexts``, or all atoms, over which the value may exceed the worst
-            case if they are samples). They cost a second evaluation.
+        contexts: The centre of the ball, see `RobustUpperConfidenceBound`.
+        lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm; they cost a
+            second evaluation. Default: the Lipschitz points of ``contexts`` if it has any, or else
+            all atoms. If atoms are samples, the value may then exceed the worst case.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
@@ -285,24 +290,24 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
 
 
 def refuse_pending(name: str, X_pending: Tensor | None) -> None:
-    """Raise ``UnsupportedError`` if there are pending points, for the acquisition ``name``."""
+    """Raise ``UnsupportedError`` if there are pending points; ``name`` is for the message."""
     if X_pending is not None and X_pending.numel():
         raise UnsupportedError(
-            f"{name} does not take `X_pending`, which lacks the contexts. Condition the model on "
-            "decisions and contexts under evaluation instead: CensoredDelayModel(model, X_pending, "
-            "...)."
+            f"{name} does not support `X_pending`, which lacks the contexts. Instead condition the "
+            "model on decisions and contexts under evaluation: CensoredDelayModel(model, "
+            "X_pending, ...)."
         )
 
 
 def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:
-    """The set, a schedule in it resolved with the model's number of observations."""
+    """The set, with a schedule evaluated at the model's number of observations."""
     if not ambiguity.is_scheduled:
         return ambiguity
-    inputs = raw_train_inputs(observed_process(model))  # without pending ones
+    inputs = raw_train_inputs(observed_process(model))  # without pending points
     if inputs is None:
         name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(
-            f"`radius` is a function of the number of observations, which {name} does not tell: "
-            "give `ambiguity.at(t)` or the number itself."
+            f"`radius` is a function of the number of observations, which {name} does not have: "
+            "give `ambiguity.at(t)` or a number as `radius`."
         )
     return ambiguity.at(inputs.shape[-2])

@@ -35,46 +35,46 @@ from botorch_calib.models.requirements import scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
-# On the diagonal of a covariance matrix, relative to the largest variance: it mostly repairs what
-# rounding makes indefinite, and adds noise of 3e-5 times the largest standard deviation.
+# Added to the diagonal of a covariance matrix, in units of the largest variance. It usually makes
+# the rounded matrix positive definite. The noise is 3e-5 of the largest standard deviation.
 JITTER = 1e-9
 
 
 class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     """Thompson sampling under delayed feedback (GP-TS-SDF), [Verma2022]_, eq. 3.
 
-    The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
-    ``f`` of the model's posterior. Each query needs a new instance with a new ``seed``. Without a
+    The value is one draw from ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
+    ``f`` from the model's posterior. Each query needs a new instance with a new ``seed``. Without a
     window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a model that
     ignores pending points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a differentiable function, by pathwise conditioning, which
-    approximates the prior by 1024 random features. Over ``choices`` it is an exact joint draw.
+    On a continuous domain the draw is a differentiable function, made by pathwise conditioning,
+    with a prior of 1024 random features. Over ``choices`` it is an exact joint draw.
 
-    With a calibrated model ``nu`` stretches the distribution about its mean. The proof that ``nu``
-    covers the bias of censoring is for Gaussian processes.
+    With a calibrated model ``nu`` widens the distribution about its mean. The proof that ``nu``
+    covers the bias of censoring is for Gaussian processes only.
 
     Args:
-        model: A model with one output and without batch dimensions. On a continuous domain an
-            exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
-            or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
-            posterior can be sampled jointly.
-        beta, X_window, feedback_bound, X_pending: As of `DelayedUpperConfidenceBound`.
+        model: A model with one output and without batch dimensions. On a continuous domain it must
+            be an exact Gaussian process with one task, a `CalibratedModel` of such a process with
+            ``denoise=True``, or a combination of these with a `CensoredDelayModel`. Over
+            ``choices`` any model whose posterior can be sampled jointly is supported.
+        beta, X_window, feedback_bound, X_pending: See `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
-        seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
-            A GPU draws another function than the CPU does.
+        seed: Seed of the draw. The draw also depends on the number of ``X_pending``, and on whether
+            the device is a GPU.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
 
     Raises:
-        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
-            cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``.
-        InputDataError: If, when evaluated, a point is none of ``choices``.
+        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble, does
+            not accept ``X_pending``, or has no pathwise draws and there are no ``choices``.
+        InputDataError: If it is evaluated at a point that is not one of ``choices``.
 
     Example:
         >>> model = CensoredDelayModel(gp, X_pending=torch.rand(3, 2).double(), censor_value=-2.0)
-        >>> acqf = DelayedThompsonSampling(model, seed=len(Y))  # another function in each round
+        >>> acqf = DelayedThompsonSampling(model, seed=len(Y))  # a new function in each round
     """
 
     choices: Tensor | None
@@ -95,14 +95,14 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         super().__init__(model, beta, X_window, feedback_bound, posterior_transform, maximize)
         if self.model.batch_shape or is_ensemble(self.model):
             raise UnsupportedError(
-                f"{type(self).__name__} needs a single model, neither a batch nor an ensemble."
+                f"{type(self).__name__} needs a single model, not a batch or an ensemble."
             )
         self.seed = check_count("seed", seed, least=0)
         self._weight, self._offset = scalar_affine(posterior_transform, "a draw")
         if choices is not None:
             choices = like(model, check_inputs("choices", choices, input_width(self.model)))
             if len(choices) == 0:
-                raise InputDataError("`choices` holds no points.")
+                raise InputDataError("`choices` is empty.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
         self._places = {} if choices is None else first_places(choices)
@@ -120,7 +120,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         if self._path is not None:
-            # At all points as one set, for which paths are cheap to evaluate
+            # Paths are fast to evaluate at all points as one set.
             draw = self._path(X.reshape(-1, X.shape[-1])).view(*X.shape[:-2], -1)
             check_one_value_each(draw.shape[-1], X, type(self).__name__)
             draw = draw.squeeze(-1)
@@ -136,28 +136,29 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         places = [self._places.get(tuple(point)) for point in points.tolist()]
         if None in places:
             raise InputDataError(
-                "`X` holds a point that is none of `choices`: search by `optimize_acqf_discrete`."
+                "`X` contains a point that is not one of `choices`: use `optimize_acqf_discrete`."
             )
         return self._values[places].reshape(X.shape[:-2])
 
 
 @torch.no_grad()
 def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
-    """Draw one function of the posterior by pathwise conditioning, widened by ``nu``.
+    """Draw one function from the posterior by pathwise conditioning, widened by ``nu``.
 
-    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome. (Wilson et al.,
-    Pathwise conditioning of Gaussian processes, JMLR 2021.) A prior covariance and a noise variance
-    ``nu^2`` times as large leave the posterior mean, and widen its deviations by ``nu``. A
-    calibrated model has no such prior: its draw is widened about the calibrated mean.
+    The function maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
+    (Wilson et al., Pathwise conditioning of Gaussian processes, JMLR 2021.) Multiplying the prior
+    covariance and the noise variance by ``nu^2`` leaves the posterior mean unchanged, and
+    multiplies deviations from it by ``nu``. A calibrated model has no such prior: its draw is
+    widened about the calibrated mean.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
-    # A calibrated model makes the copy itself.
+    # For a calibrated model BoTorch's function calls our own, which copies the process.
     drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
 
     def weights(shape: Size) -> Tensor:
-        # BoTorch moves them to the device of the features.
+        # BoTorch moves the weights to the device of the features.
         return factor.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
     try:
@@ -170,14 +171,14 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             )
     except NotImplementedError as error:
         raise UnsupportedError(
-            f"The kernel of this {type(gp).__name__} has no random features, which draws on "
-            f"continuous domains need: give `choices` to draw at these points. ({error})"
+            "Draws on continuous domains need random features, which the kernel of this "
+            f"{type(gp).__name__} does not have: give `choices` to draw at these points. ({error})"
         ) from error
     return _Widened(path, nu) if isinstance(path, CalibratedPath) else path
 
 
 class _Widened(Module):
-    """A function drawn from a calibrated model, moved ``nu`` times as far from the mean."""
+    """A function drawn from a calibrated model, with deviations from the mean times ``nu``."""
 
     nu: Tensor
 
@@ -192,13 +193,16 @@ class _Widened(Module):
 
 
 def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
-    """Conditions prior draws on data, both scaled by ``nu``, with one factorisation for all."""
+    """Conditions prior draws on data, with draws and noise scaled by ``nu``.
+
+    The covariance is factored once.
+    """
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(points, shape=points.shape[:-1])
     return partial(
         gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),
-        # Scaling both the prior and the noise by ``nu^2`` cancels in ``k(x) (K + noise)^{-1}``.
+        # A factor ``nu^2`` of prior and noise variances cancels in ``k(x) (K + noise)^{-1}``.
         scale_tril=(gp.covar_module(points) + noise).cholesky(),
     )
 
@@ -210,16 +214,16 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     mean: Tensor = posterior.mean.squeeze(-1)
     if type(posterior) is not GPyTorchPosterior:
         with random_stream(seed, X.device), warnings.catch_warnings():
-            # Points close to each other need jitter, which is too small to matter.
+            # Points close to each other need jitter, which has no visible effect.
             warnings.simplefilter("ignore", NumericalWarning)
             return mean, posterior.rsample(Size([1])).squeeze(0).squeeze(-1)
     covariance = posterior.distribution.covariance_matrix.double()
     jitter = JITTER * covariance.diagonal().amax()
     root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(X)).to(jitter))
-    if failed:  # with many close points it is indefinite even so
+    if failed:  # the matrix of many close points may be indefinite despite the jitter
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
-    # On the CPU, so that the numbers are the same for every device.
+    # On the CPU, so that numbers do not depend on the device
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)

@@ -1,4 +1,4 @@
-"""Calibrators, with the conformity scores and online learners they are made of."""
+"""Calibrators, and their parts: conformity scores and online learners."""
 
 from botorch_calib.calibration.base import Calibrator, NoCalibration
 from botorch_calib.calibration.conformal import LocalizedConformal, OnlineConformal

@@ -1,7 +1,7 @@
-"""`Calibrator`: turns the history of a model's residuals into a distribution.
+"""`Calibrator`: learns the distribution of a model's residuals.
 
-Inputs are in the base model's transformed space (the unit cube under ``Normalize``), residuals
-``z`` in units of the predictive standard deviation.
+Inputs are in the base model's transformed space (the unit cube under ``Normalize``). Residuals
+``z`` are in units of the predictive standard deviation.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 
 class Calibrator(Module, ABC):
-    """The base class of calibrators, whose state is in buffers of any length."""
+    """The base class of calibrators. The state is in buffers of any length."""
 
-    #: Largest absolute quantile that is learned, in predictive standard deviations. One that has
-    #: reached it may really lie farther out.
+    #: Cap of absolute quantiles, in predictive standard deviations. The true quantile may be larger
+    #: than a learned quantile that has reached the cap.
     max_width: float = math.inf
 
     @abstractmethod
@@ -49,9 +49,9 @@ class Calibrator(Module, ABC):
     def predictive_at_pairs(
         self, Z: Tensor, columns: list[int], others: list[int]
     ) -> PiecewisePredictive:
-        """The same, once differentiable, at all pairs of values of some columns and of the others.
+        """`predictive` at a grid of inputs ``Z``, ``b x M x d``, once differentiable.
 
-        In the pairs ``Z``, ``b x M x d``, ``columns`` vary along ``b`` and ``others`` along ``M``.
+        The ``columns`` of ``Z`` vary along ``b`` only, and the ``others`` along ``M`` only.
         """
         return self.predictive(Z)
 
@@ -61,12 +61,12 @@ class Calibrator(Module, ABC):
 
         Args:
             X: Inputs ``n x d`` in the base model's transformed space.
-            z: Residuals ``(y - mu) / sigma_y`` of shape ``n``, each by a model that had not
-                seen its ``y``.
+            z: Residuals ``(y - mu) / sigma_y``, ``n``, each from a model that had not been given
+                this ``y``.
 
         Returns:
-            The distributions, of batch shape ``n x 1``, that were stated before each residual
-            arrived: by them the calibrator is judged.
+            The predictive distribution of each residual before it arrived, of batch shape ``n x
+            1``. These distributions are used to evaluate the calibrator.
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
@@ -75,11 +75,11 @@ class Calibrator(Module, ABC):
         return self.predictive(X).quantile(level)
 
     def reset(self) -> None:
-        """Forget everything learned."""
+        """Discard all that has been learned."""
         raise UnsupportedError(f"{type(self).__name__} does not implement `reset`.")
 
     def fresh(self) -> Self:
-        """A copy that has learned nothing."""
+        """A copy of the calibrator in its initial state."""
         twin = deepcopy(self)
         twin.reset()
         return twin
@@ -87,11 +87,11 @@ class Calibrator(Module, ABC):
     @property
     @abstractmethod
     def num_updates(self) -> int:
-        """Number of residuals seen."""
+        """Number of residuals learned from."""
 
     @property
     def num_needed(self) -> int:
-        """Number of residuals before which the rarest stated event is hardly ever seen."""
+        """Number of residuals in which the rarest event of the distribution is expected once."""
         return 0
 
     def extra_repr(self) -> str:
@@ -110,10 +110,10 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
 
 
 class NoCalibration(Calibrator):
-    """Leaves the base model's predictive distribution as it is, and learns nothing.
+    """Leaves the base model's predictive distribution unchanged, and learns nothing.
 
-    It gives a model, such as an ensemble, the quantiles, probabilities and closed forms of a
-    `CalibratedModel`. In a comparison it is the method without calibration.
+    With it, a `CalibratedModel` adds quantiles, probabilities and closed forms to a model such as
+    an ensemble. In comparisons it is the method without calibration.
 
     Example:
         >>> model = CalibratedModel(gp, NoCalibration())
@@ -151,20 +151,20 @@ class TrackedCalibrator(Calibrator):
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
-        """Largest absolute quantile that is learned, that of the score."""
+        """Cap of absolute quantiles, ``score.max_width``."""
         return self.score.max_width
 
     @abstractmethod
     def _scores(self, z: Tensor) -> Tensor:
-        """Scores in [0, 1] of residuals, of their shape ``n``."""
+        """Scores in [0, 1], ``n``, of residuals ``n``."""
 
     @abstractmethod
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
-        """The distribution with raw thresholds ``batch_shape x M``."""
+        """The distribution for raw thresholds ``batch_shape x M``."""
 
     @abstractmethod
     def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Quantiles ``n x M`` at raw thresholds, the values ``n`` they met, and levels ``M``."""
+        """Quantiles ``n x M`` at raw thresholds, the observed values ``n``, and levels ``M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return self._stated(self.tracker.threshold(X))
@@ -177,10 +177,10 @@ class TrackedCalibrator(Calibrator):
         return self._stated(self.tracker.threshold_at_pairs(Z, columns, others))
 
     def _stated(self, theta: Tensor) -> PiecewisePredictive:
-        """The distributions with raw thresholds ``... x M`` of all points."""
+        """The distributions for raw thresholds ``... x M`` at all points."""
         if self.tracker.shortest_lengthscale < math.inf or not theta.numel():
             return self._predictive_from(theta)
-        # The same thresholds everywhere make one distribution, not one at each point.
+        # Without localization, all points share one distribution.
         row = theta.flatten(0, -2)[0] if theta.dim() > 1 else theta
         return self._predictive_from(row).expand(torch.Size([*theta.shape[:-1], 1]))
 
@@ -193,14 +193,15 @@ class TrackedCalibrator(Calibrator):
         return stated
 
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
-        """Warn, once, if values lie beyond the cap of quantiles that have reached it too often.
+        """Warn, once, if values exceed capped quantiles more often than their levels allow.
 
-        As a `CalibrationAlarm` bets: if they do not, it warns with a probability of 5 % at most.
+        This is a test by betting, as in `CalibrationAlarm`: if the levels are right, the
+        probability of a warning is at most 5 %.
         """
         cap, above = self.max_width, quantiles > 0.0
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):
             return
-        share = torch.where(above, 1.0 - levels, levels)  # stated to lie beyond
+        share = torch.where(above, 1.0 - levels, levels)  # probability beyond the cap
         is_beyond = torch.where(above, 1.0, -1.0) * values.unsqueeze(-1) > cap
         gains = torch.where(is_beyond, 0.5 * (1.0 + share) / share, 0.5).log()
         self._log_wealth = self._log_wealth + torch.where(capped, gains, 0.0).sum(dim=0).cpu()
@@ -208,10 +209,10 @@ class TrackedCalibrator(Calibrator):
             self._has_warned = True
             wider = "" if cap >= DEFAULT_SCORE.max_width else f", or give `score={DEFAULT_SCORE}`"
             warnings.warn(
-                f"Outcomes lie beyond {cap:g} predictive standard deviations more often than "
-                f"stated, and a {type(self).__name__} states no wider intervals. The model is far "
+                f"Residuals exceed {cap:g} predictive standard deviations more often than "
+                f"predicted, and a {type(self).__name__} has no wider intervals. The model is far "
                 "too certain: see `print(noise_diagnosis(model))`, fit the noise (without "
-                f"`train_Yvar`), take `sharpened(model)`{wider}.",
+                f"`train_Yvar`), use `sharpened(model)`{wider}.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )

@@ -21,31 +21,30 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 class LocalizedConformal(TrackedCalibrator):
     r"""Localized online conformal prediction (LOCBO) [Kim2024locbo, sections IV-B and IV-C].
 
-    States the distribution of an observation as a conformal interval ``|z| <= w(x)`` of mass
-    ``1 - alpha``, evenly spread, with normal tails outside. ``w`` is learned online.
+    The distribution of an observation has the mass ``1 - alpha`` spread evenly over a conformal
+    interval ``|z| <= w(x)``, and normal tails outside the interval. ``w`` is learned online.
 
-    **Guarantee.** For any sequence of observations the share outside the interval tends to
-    ``alpha``: after ``T`` residuals, one at a time, it differs by at most
-    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this is 0.19 for
-    ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as large. It
-    holds while the required width lies between 1e-3 and ``score.max_width`` standard deviations.
-    Where residuals lie beyond the latter more often, there is a ``CalibrationWarning``, once.
+    **Guarantee.** For any sequence of observations, the share outside the interval converges to
+    ``alpha``. After ``T`` residuals, one at a time, it differs from ``alpha`` by at most
+    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this bound is
+    0.19 for ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as
+    large. It holds while the required width is between 1e-3 and ``score.max_width`` standard
+    deviations. A ``CalibrationWarning`` is issued once if residuals exceed the cap too often.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
-        lengthscale: Lengthscale of the localization, in the base model's transformed input
-            space: in units of the unit cube under ``Normalize``. Several numbers, or ``"auto"``,
-            are mixed online by their performance (see `AggregatedQuantileTracker`).
+        lengthscale: Lengthscale of the localization, in the base model's transformed input space:
+            in units of the unit cube under ``Normalize``. Several numbers, or ``"auto"``, are mixed
+            online by their performance (see `AggregatedQuantileTracker`).
         scale: Strength of localization ``k(x, x)``; several numbers are mixed (default: 1).
         step_size: First step of the learner; several numbers are mixed (default: 0.05).
-        step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
-        regularization: Rate at which local corrections are forgotten.
-        score: Scale on which the interval is learned, with the largest half-width
-            (``score.max_width``). The default, ``RationalScore()``, resolves half-widths up to 50
-            standard deviations, for badly overconfident models; ``GaussianScore()`` is the papers',
-            with a cap of 3.4.
-        tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
-            width, ``"gaussian"`` leaves them as the model has them.
+        step_decay: Exponent of the decay of steps (default: 0, or 0.3 if settings are mixed).
+        regularization: Rate at which local corrections decay.
+        score: Scale on which the interval is learned; ``score.max_width`` caps the half-width. The
+            default, ``RationalScore()``, resolves half-widths up to 50 standard deviations, for
+            badly overconfident models. ``GaussianScore()``, with a cap of 3.4, is from the papers.
+        tails: The normal tails outside the interval: ``"stretched"`` scales them with the width of
+            the interval; ``"gaussian"`` keeps the scale of the model.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
@@ -93,7 +92,7 @@ class LocalizedConformal(TrackedCalibrator):
 class OnlineConformal(LocalizedConformal):
     """Online conformal prediction without localization (LOCBO with ``l = inf``).
 
-    The arguments mean what they mean in `LocalizedConformal`.
+    See `LocalizedConformal` for the arguments.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, OnlineConformal(alpha=0.2))

@@ -25,40 +25,40 @@ NUM_LEVELS = 19
 
 
 class QuantileRecalibrator(TrackedCalibrator):
-    r"""Recalibrates every quantile of a predictive distribution [Deshpande2024], also locally.
+    r"""Recalibrates all quantiles of a distribution, globally or locally [Deshpande2024].
 
-    The distribution of an observation is given by its quantiles at ``levels``, learned such that a
-    fraction ``p_j`` of the observations falls at or below the ``p_j``-quantile. Between levels it
-    follows the quantile function of the Gaussian model, linearly on the scale of its probabilities
-    (the paper's interpolation). Neighbouring thresholds may cross: they are sorted where a
-    distribution is built (monotone rearrangement) and stay raw in the learner. (The paper's Lemma 4
-    overlooks that outcomes depend on the level.)
+    The distribution of an observation is given by its quantiles at ``levels``. They are learned so
+    that a fraction ``p_j`` of the observations is at or below the ``p_j``-quantile. Between levels
+    the distribution follows the Gaussian model: its cdf is a linear function of the model's cdf
+    (the paper's interpolation). Thresholds of neighbouring levels may cross. They are sorted when a
+    distribution is built (monotone rearrangement), and remain unsorted in the learner. (The paper's
+    Lemma 4 overlooks that outcomes depend on the level.)
 
-    With ``method="online"`` the residuals must come in the order of observation, each one step
-    ahead (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds
-    ``|frequency - p_j| <= tracker.coverage_bound(T)`` then holds whatever the residuals: the
-    paper's Theorem 3 with the corrected sign of its update. Sorting exchanges the outcomes of
-    levels that cross, so for the quantiles stated only the sum over the levels is bounded; an
-    adversary who keeps two levels crossing can make either wrong.
+    With ``method="online"`` residuals must be in the order of observation, each one step ahead
+    (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds ``|frequency - p_j| <=
+    tracker.coverage_bound(T)`` then holds for any residuals. This is the paper's Theorem 3, with
+    the sign of its update corrected. Sorting exchanges the outcomes of levels that cross. So for
+    the sorted quantiles only the sum over the levels is bounded: an adversary that makes two levels
+    cross all the time can make each of them wrong.
 
-    With ``method="exact"`` the residuals are a calibration set in any order, such as
-    leave-one-out residuals (the paper's Algorithm 4).
+    With ``method="exact"`` the residuals are a calibration set in any order, such as leave-one-out
+    residuals (the paper's Algorithm 4).
 
     Args:
-        levels: Increasing levels in (0, 1) (default: 19 of them, 0.05 to 0.95).
-        lengthscale: As of `LocalizedConformal`; infinity is the paper's OCBO, a number its
+        levels: Increasing levels in (0, 1) (default: 19 levels, 0.05 to 0.95).
+        lengthscale: See `LocalizedConformal`; infinity is the paper's OCBO, and a number is its
             localized form (OCBO-L).
         scale: Strength of the localization; several numbers are mixed.
-        step_size: First step of the learner; several are mixed (default: 0.05).
-        step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
-        regularization: Rate at which local corrections are forgotten.
-        method: ``"online"`` or ``"exact"``; the latter takes numbers, and has no scale, decay
-            or regularization.
-        score: Scale on which quantiles are learned, with the largest absolute one
-            (``score.max_width``): ``RationalScore()``, or ``GaussianScore()``, the paper's PIT.
-        tails: ``"stretched"`` scales the normal pieces, about the model's mean, with the spread of
-            the learned quantiles; ``"gaussian"`` leaves them as the model has them (the paper).
-            Default: ``"stretched"``, or ``"gaussian"`` for a single level, which has no spread.
+        step_size: First step of the learner; several numbers are mixed (default: 0.05).
+        step_decay: Exponent of the decay of steps (default: 0, or 0.3 if settings are mixed).
+        regularization: Rate at which local corrections decay.
+        method: ``"online"`` or ``"exact"``. With ``"exact"``, ``lengthscale`` and ``step_size`` are
+            single numbers, and ``scale``, ``step_decay`` and ``regularization`` are not available.
+        score: Scale on which quantiles are learned; ``score.max_width`` caps their absolute values.
+            ``RationalScore()``, or ``GaussianScore()`` for the paper's PIT.
+        tails: ``"stretched"`` scales the normal pieces, about the model's mean, with the distance
+            between the outermost learned quantiles; ``"gaussian"`` keeps the scale of the model, as
+            in the paper. Default: ``"stretched"``, or ``"gaussian"`` for a single level.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, QuantileRecalibrator([0.1, 0.5, 0.9]))
@@ -87,19 +87,19 @@ class QuantileRecalibrator(TrackedCalibrator):
             tails = "stretched" if len(levels) > 1 else "gaussian"
         super().__init__(score, tails)
         self.method = check_one_of("method", method, ("online", "exact"))
-        # As numbers too, so that a level is found among them without reading from the device.
+        # A copy on the CPU, so that `index_of` does not wait for the device
         self._level_values = levels.tolist()
         self._level_unit = torch.finfo(levels.dtype).eps
         self._hollow = has_rare_ends(levels)
         if tails == "stretched" and len(levels) < 2:
             raise InputDataError(
-                "`tails='stretched'` needs at least two `levels`: for a single one leave it out."
+                "`tails='stretched'` needs at least two `levels`: omit `tails` for a single level."
             )
         initial = self.score.initial_signed(levels)
         if method == "exact":
             if not (scale is None and step_decay is None and regularization == 0.0):
                 raise InputDataError(
-                    "`scale`, `step_decay` and `regularization` are for `method='online'`."
+                    "`scale`, `step_decay` and `regularization` need `method='online'`."
                 )
             step = STEP_SIZE if step_size is None else step_size
             if not (isinstance(lengthscale, (int, float)) and isinstance(step, (int, float))):
@@ -118,14 +118,14 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.tracker.levels
 
     def quantiles(self, X: Tensor) -> Tensor:
-        """Quantiles ``... x M`` of the residuals, in predictive standard deviations, sorted."""
+        """Sorted quantiles ``... x M`` of the residuals, in predictive standard deviations."""
         return self.score.knots(self.tracker.threshold(X)).sort(dim=-1).values
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
         """The ``level``-quantile of ``z`` at ``X``.
 
-        For one of the ``levels`` it is the raw learned one, to which the guarantee applies, even
-        where `predictive` sorts crossed ones.
+        If ``level`` is one of the ``levels``, the result is the raw learned quantile, to which the
+        guarantee applies. `predictive` sorts quantiles that cross.
         """
         index = self.index_of(check_open_unit("level", level))
         if index is None:
@@ -136,8 +136,8 @@ class QuantileRecalibrator(TrackedCalibrator):
         """The position of ``level`` among the `levels`, or None if it is not one of them."""
         gaps = [abs(own - level) for own in self._level_values]
         index = min(range(len(gaps)), key=gaps.__getitem__)
-        # Relative to the rarer side, or extreme levels would be taken for one another; levels
-        # cannot be closer than the rounding unit of their precision.
+        # Relative to the smaller tail, so that extreme levels are not confused; distinct levels
+        # differ by at least the rounding unit of their precision.
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 

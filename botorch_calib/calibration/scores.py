@@ -1,4 +1,4 @@
-"""Conformity scores: monotone maps of residuals in predictive deviations to [0, 1] and back."""
+"""Conformity scores: monotone maps from residuals, in predictive deviations, to [0, 1]."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _SQRT_HALF = math.sqrt(0.5)
 
 
 def pit(z: Tensor) -> Tensor:
-    """Probability integral transform ``Phi(z)`` of residuals of any shape, same shape.
+    """Probability integral transform ``Phi(z)`` of residuals, of the shape of ``z``.
 
-    Uniform on [0, 1] if the model is calibrated. The upper tail is resolved as numbers near 1 are.
+    It is uniform on [0, 1] if the model is calibrated. In the upper tail it is rounded to the
+    precision of numbers near 1.
 
     Example:
         >>> pit(torch.tensor([0.0]))
@@ -33,10 +34,11 @@ def pit(z: Tensor) -> Tensor:
 
 
 def two_sided_p_value(z: Tensor) -> Tensor:
-    """Conformity score ``2 Phi(-|z|)`` (LOCBO eq. 26) of residuals of any shape, same shape.
+    """Conformity score ``2 Phi(-|z|)`` (LOCBO eq. 26) of residuals, of the shape of ``z``.
 
-    Accurate however far out ``z`` is. Conforming observations have large ones: LOCBO's set keeps
-    ``s >= lambda`` (eq. 25), though its text calls it a score of non-conformity.
+    It is accurate for large ``|z|`` too. Conforming observations have large scores: LOCBO's
+    prediction set is ``s >= lambda`` (eq. 25), although its text calls ``s`` a score of
+    non-conformity.
 
     Example:
         >>> two_sided_p_value(torch.tensor([0.0]))
@@ -49,18 +51,19 @@ def two_sided_p_value(z: Tensor) -> Tensor:
 class Score(ABC):
     """A monotone map between residuals ``z`` and [0, 1], for intervals and for quantiles.
 
-    The online guarantee holds for any score with values in [0, 1]; the choice decides how finely a
-    threshold resolves wide intervals. Intervals track one quantile of the score of ``|z|``, at
-    `two_sided_level`, for `half_width`; recalibration tracks the score of ``z`` at each level, for
-    `knots`. Outside [0, 1] raw thresholds have the width or knot at its bound, with zero gradient.
+    The online guarantee holds for any score with values in [0, 1]; the choice of the score
+    determines the resolution of wide intervals. Interval methods track one quantile of the score of
+    ``|z|``, at `two_sided_level`, and convert it by `half_width`. Recalibration tracks quantiles of
+    the score of ``z`` at each level, and converts them by `knots`. For raw thresholds outside [0,
+    1], half-widths and knots are at their bounds, with zero gradient.
 
     Args:
-        max_width: Largest half-width and largest absolute knot, in predictive standard
-            deviations, greater than 1e-3. Coverage is lost where residuals exceed it.
+        max_width: Largest half-width and largest absolute knot, in predictive standard deviations,
+            greater than 1e-3. The guarantee is lost if residuals exceed it.
     """
 
     max_width: float
-    #: Whether the two-sided score grows with surprise, as ``|z|`` does; a p-value falls.
+    #: Whether the two-sided score increases with ``|z|``; a p-value decreases.
     grows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -74,12 +77,12 @@ class Score(ABC):
         """Score of ``|z|`` in [0, 1], of the shape of ``z``."""
 
     def two_sided_level(self, alpha: float) -> float:
-        """Level at which the tracker follows the two-sided score for miscoverage ``alpha``."""
+        """Level of the tracked quantile of the two-sided score for miscoverage ``alpha``."""
         check_open_unit("alpha", alpha)
         return 1.0 - alpha if self.grows else alpha
 
     def initial_two_sided(self, alpha: float) -> float:
-        """Threshold at which the Gaussian model itself has coverage ``1 - alpha``."""
+        """Threshold that corresponds to the Gaussian model's ``1 - alpha`` interval."""
         width = NormalDist().inv_cdf(0.5 * check_open_unit("alpha", alpha))
         return float(self.two_sided(torch.tensor(width, dtype=torch.double)))
 
@@ -88,21 +91,22 @@ class Score(ABC):
         """Score of ``z`` in [0, 1], increasing, of the shape of ``z``."""
 
     def initial_signed(self, levels: Tensor) -> Tensor:
-        """Thresholds at which the Gaussian model's own quantiles lie, of ``levels``' shape."""
+        """Thresholds that correspond to the Gaussian model's quantiles at ``levels``."""
         return self.signed(torch.special.ndtri(levels))
 
     @abstractmethod
     def half_width(self, theta: Tensor) -> Tensor:
-        """Half-widths of intervals with raw thresholds ``theta``, of the same shape.
+        """Half-widths of intervals for raw thresholds ``theta``, of the same shape.
 
-        They lie in ``[MIN_HALF_WIDTH, max_width]``, with zero gradient at the bounds.
+        They are clamped to ``[MIN_HALF_WIDTH, max_width]``, with zero gradient at the bounds.
         """
 
     @abstractmethod
     def knots(self, theta: Tensor) -> Tensor:
-        """Quantiles at raw signed thresholds ``theta``, of the same shape.
+        """Quantiles for raw signed thresholds ``theta``, of the same shape.
 
-        They increase with it and lie in ``+-max_width``, with zero gradient at the bounds.
+        They increase with ``theta`` and are clamped to ``[-max_width, max_width]``, with zero
+        gradient at the bounds.
         """
 
 
@@ -110,11 +114,11 @@ class Score(ABC):
 class GaussianScore(Score):
     """The papers' scores: two-sided p-value (LOCBO eq. 26) and PIT (OCBO).
 
-    Far out it saturates: thresholds near 0 jump from a half-width of 2.6 to the cap, so a badly
-    overconfident model is better served by `RationalScore`.
+    The score saturates for large ``|z|``: near a threshold of 0, the half-width jumps from 2.6 to
+    the cap. Use `RationalScore` for a badly overconfident model.
 
     Args:
-        max_width: As of `Score`; the default is the papers'.
+        max_width: See `Score`; the default is from the papers.
 
     Example:
         >>> published = LocalizedConformal(0.2, lengthscale=0.25, score=GaussianScore())
@@ -133,7 +137,7 @@ class GaussianScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
-        # Phi^-1 near 0 keeps all digits, where Phi^-1(1 - theta / 2) would have none left.
+        # Phi^-1 keeps all digits near 0; Phi^-1(1 - theta / 2) would lose them.
         return -_normal_quantile(0.5 * theta, -self.max_width, -MIN_HALF_WIDTH)
 
     def knots(self, theta: Tensor) -> Tensor:
@@ -145,12 +149,11 @@ class GaussianScore(Score):
 class RationalScore(Score):
     """``|z| / (1 + |z|)`` and its signed form ``(1 + z / (1 + |z|)) / 2``.
 
-    The score keeps its resolution at any width: near a half-width ``w`` a threshold step
-    ``d`` changes it by ``d (1 + w)^2``. It grows with surprise, so the tracked level of
-    intervals is ``1 - alpha``.
+    The score resolves any width: a change ``d`` of the threshold changes a half-width ``w`` by ``d
+    (1 + w)^2``. It increases with ``|z|``, so the tracked level of intervals is ``1 - alpha``.
 
     Args:
-        max_width: As of `Score`.
+        max_width: See `Score`.
 
     Example:
         >>> RationalScore().two_sided(torch.tensor([0.0, 1.0, 3.0]))
@@ -176,29 +179,29 @@ class RationalScore(Score):
         return _inverse_softsign(theta - 0.5, 0.5, -self.max_width, self.max_width)
 
 
-#: The score of calibrators that are not given one.
+#: The default score of calibrators.
 DEFAULT_SCORE = RationalScore()
 
 
 def _softsign(z: Tensor) -> Tensor:
     """``z / (1 + |z|)``, also for infinite ``z``."""
-    # An infinite z would give inf / inf; the largest finite one rounds to 1 already.
+    # An infinite z would give inf / inf. The result for the largest finite number is 1.
     limit = torch.finfo(z.dtype).max
     return softsign(z.clamp(-limit, limit))
 
 
 def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor:
-    """``c / (most - |c|)``, held within bounds."""
-    # At the least denominator the quotient is beyond its bound. Derivatives of these clamps are
-    # single operations.
+    """``c / (most - |c|)``, clamped to ``[low, high]``."""
+    # At the least denominator the quotient is beyond its bound. The derivative of `hardtanh` is a
+    # single operation.
     least = most * min(torch.finfo(c.dtype).eps, 0.5 / high)
     return hardtanh(c / hardtanh(most - c.abs(), least, most), low, high)
 
 
 def _normal_quantile(p: Tensor, low: float, high: float) -> Tensor:
-    """``Phi^-1(p)``, held within bounds.
+    """``Phi^-1(p)``, clamped to ``[low, high]``.
 
-    ``p`` is clamped first, so that neither values nor gradients are infinite beyond the bounds.
+    ``p`` is clamped first, so that values and gradients are finite beyond the bounds.
     """
     first, last = (0.5 * math.erfc(-_SQRT_HALF * end) for end in (low, high))
     info = torch.finfo(p.dtype)

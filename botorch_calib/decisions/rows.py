@@ -352,10 +352,6 @@ class DecisionAccount:
         account = self.account
         return account.num_certified, account.num_violations + account.num_outstanding
 
-    def _whole(self, point: list[float]) -> list[float]:
-        """A point with the columns that callers may leave out."""
-        return point
-
     def __repr__(self) -> str:
         several = len(self.limits) > 1
         limits = "".join(

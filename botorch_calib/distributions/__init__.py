@@ -1,16 +1,16 @@
-"""Distributions that calibrators state of observations, and of the objective, in closed form.
+"""Calibrated distributions of observations and of the objective, in closed form.
 
-Everything is in standardised units, ``z = (y - mu) / sigma_y``; nothing here knows models or units
-of outcomes. Log expected improvement, from the acquisition function down to arithmetic::
+All units are standardised, ``z = (y - mu) / sigma_y``; this package does not depend on models or on
+units of outcomes. The call chain of log expected improvement, from the acquisition function down::
 
     LogCalibratedExpectedImprovement.forward           acquisition/improvement.py
      |  the model's posterior at X, b x 1 x d -> b x 1 x 1
     Prediction.log_expected_improvement                posteriors/prediction.py
      |  outcome units -> distance from the mean; number or tensor -> broadcast
      |
-     +--> SmoothedPredictive.log_excess     denoised_piecewise.py: denoised, z + r eps
+     +--> SmoothedPredictive.log_excess     denoised_piecewise.py: with noise, z + r eps
      |     |  units of z -> standard units of the normal pieces, batch -> columns
-     +--> UnsmoothedPredictive.log_excess   denoised_piecewise.py: z itself, no noise
+     +--> UnsmoothedPredictive.log_excess   denoised_piecewise.py: without noise, z
            |
           log_excess -> _Integral           _denoised_integrals.py: first derivatives in closed form
            |
@@ -20,7 +20,8 @@ of outcomes. Log expected improvement, from the acquisition function down to ari
            +--> bivariate_tails -> _wedge   _bivariate_tails.py: normal pieces
            +--> piece_logs                  _piece_integrals.py: without noise, or if bounded
 
-Probabilities of improvement take the same way through ``log_survival``, which quantiles invert.
+Probabilities of improvement follow the same chain through ``log_survival``, and quantiles invert
+``log_survival``.
 """
 
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive

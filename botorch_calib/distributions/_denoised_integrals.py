@@ -1,27 +1,29 @@
 r"""Improvement, survival and density of pieces smoothed by Gaussian noise, and derivatives.
 
-Let ``z`` be distributed by pieces and ``eps`` standard normal. Here are the excess
-``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density ``p`` of
-``z + r eps`` at ``x``, each the mean over the pieces. Where tails of a normal distribution lie
-beyond all other pieces, there are these ways:
+Let ``z`` have a piecewise distribution and let ``eps`` be standard normal. This module computes the
+excess ``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density
+``p`` of ``z + r eps`` at ``x``, each as the mean over the pieces.
 
-* normal pieces are differences of the tails beyond their knots, on the side away from zero
-  (`bivariate_tails`), and of the whole normal distribution;
-* uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``;
-* if a single uniform piece around zero has the mass that the normal distribution has there (a
-  stretched form), one smooth integral is the difference from the whole normal distribution.
+If both outer pieces are tails of a normal distribution (`PiecewiseForm.covered`):
+
+* Normal pieces are differences of the tails beyond their knots, on the side away from zero
+  (`bivariate_tails`). The piece around zero adds the whole normal distribution.
+* Uniform pieces are integrated by Gauss-Legendre rules on both sides of ``x``.
+* A stretched form (see `PiecewiseForm`) differs from the normal distribution by one smooth
+  integral.
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
-Derivatives: ``dE/dx = -S``, ``dS/dx = -p``, by the heat equation ``dE/dr = r p`` and
-``dS/dr = -r p'``. A scale of ``z`` multiplies ``E`` where it multiplies ``x`` and ``r`` too, and
-leaves ``S``, which gives the derivatives by it. A knot that moves by ``dk`` adds ``f(k) dk`` of the
-density ``f`` of the piece below at ``k`` and, since its mass stays the same, thins the rest of it.
-They need no graph; second derivatives come from the graph of `_piece_integrals`.
+*Derivatives.* ``dE/dx = -S`` and ``dS/dx = -p``. The heat equation gives ``dE/dr = r p`` and
+``dS/dr = -r p'``. If a scale multiplies ``z``, ``x`` and ``r``, it multiplies ``E`` and leaves
+``S`` unchanged, which gives the derivatives by the scale. If the upper knot ``k`` of a piece with
+the density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``. The density of the whole
+piece decreases, so that its mass stays the same. First derivatives need no graph; second
+derivatives use the graph of `_piece_integrals`.
 
-Each number has a scale of its own, so that logarithms of numbers like ``exp(-700)`` keep their
-digits; units are those of the scale of the normal pieces. Tensors have the pieces, or the finite
-knots, in their first dimension.
+Each number has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)`` keep
+their digits. The unit is the scale of the normal pieces. The first dimension of tensors contains
+the pieces or the finite knots.
 """
 
 from __future__ import annotations
@@ -60,29 +62,30 @@ from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
-# Ratios of the noise to the scale: below the smallest, noise is not felt (its square adds to the
-# variance), above the largest, nothing else is.
+# Range of the ratio of the noise to the scale. Smaller noise has no effect, as its square is added
+# to the variance; with larger noise, nothing else has an effect.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-_ORDER = 20  # of the rule on either side of x
-_NODES = 32  # of the rule over the reach of the noise
-_CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
+_ORDER = 20  # nodes on each side of x
+_NODES = 32  # nodes within the reach of the noise
+_CUT = 72.0  # the rule ends where the integrand has decreased by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
 
 def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale, and the ratio of the noise to it, within `MIN_RATIO` and `MAX_RATIO`.
+    """The scale, and the ratio of the noise to the scale, clamped to [`MIN_RATIO`, `MAX_RATIO`].
 
-    More noise raises the scale, which is not felt beside it, so that none of the noise is lost.
+    For a larger ratio the scale is raised instead of lowering the noise, since so small a scale has
+    no effect.
     """
     scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
     return scale, (noise / scale).clamp(min=MIN_RATIO)
 
 
 def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
-    """Logarithm of the density of ``z + r eps`` at ``x``, given the piece, ``num_pieces x n``.
+    """Logarithm of the density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
 
-    For a normal piece it is the normal density of ``z + r eps`` at ``x`` times the probability that
-    ``z``, given this, lies in the piece: a difference of normal probabilities again.
+    For a normal piece it is the normal density of ``z + r eps`` at ``x`` times the conditional
+    probability that ``z`` is in the piece, over the unconditional probability.
     """
     knots, _, form = pieces
     t = (knots - x) / r
@@ -102,10 +105,10 @@ def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
 class Parts(NamedTuple):
     """Properties of the pieces that do not depend on ``x``; each row has ``n`` columns or one."""
 
-    jumps: Tensor  # of the normal part of the density, at each finite knot
-    steps: Tensor | None  # of the uniform part
-    at_low: Tensor  # density of each piece, taken as a distribution, at its lower end
-    at_high: Tensor  # the same at its upper end
+    jumps: Tensor  # jumps of the density of the normal pieces at each finite knot
+    steps: Tensor | None  # jumps of the density of the uniform pieces
+    at_low: Tensor  # density of each piece, normalised to mass 1, at its lower end
+    at_high: Tensor  # density of each piece, normalised to mass 1, at its upper end
     normal: NormalShares
 
 
@@ -124,7 +127,7 @@ def parts_of(pieces: Pieces) -> Parts:
     normal = form.is_normal(knots.device)
     flat = ~normal / ends.diff(dim=0).masked_fill(normal, 1.0)
     at_low, at_high, heights = at_low * normal, at_high * normal, masses * flat
-    shares.around.mul_(normal)  # a uniform piece is no part of the normal distribution
+    shares.around.mul_(normal)  # a uniform piece around zero adds no normal distribution
     jumps = _jumps(masses * at_low, masses * at_high, form)
     steps = _jumps(heights, heights, form)
     return Parts(jumps, steps, at_low + flat, at_high + flat, shares)
@@ -139,7 +142,7 @@ def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
 
 
 def normal_end(alpha: float) -> float:
-    """The number ``c`` with the probability ``alpha`` beyond ``-c`` and ``c``."""
+    """The number ``c`` with ``P(|z| > c) = alpha`` for standard normal ``z``."""
     return -NormalDist().inv_cdf(0.5 * alpha)
 
 
@@ -159,15 +162,18 @@ def _log_integral(
 ) -> Tensor:
     """`log_excess` or `log_survival`, differentiable to any order; at least `LOG_ZERO`.
 
-    ``which`` is `EXCESS` or `SURVIVAL`. There are ``n`` thresholds ``x``, float64, and as many
-    standard deviations of the noise, None for no noise. The ``pieces`` are not a single normal one
-    without bounds; ``parts`` are their `parts_of`, if known, and ``scale`` the ``n`` scales of the
-    normal pieces, where that of the knots is 1 (default: 1).
+    Args:
+        which: `EXCESS` or `SURVIVAL`.
+        x: Thresholds ``n``, float64.
+        noise: Standard deviations of the noise, ``n``; None without noise.
+        pieces: Any but a single normal piece without bounds.
+        parts: The `parts_of` the pieces, if available.
+        scale: Scales of the normal pieces, ``n``, in units of the knots (default: 1).
     """
     knots, masses, form = pieces
     scale = torch.ones_like(x) if scale is None else scale
     if form.stretched and (knots.requires_grad or masses.requires_grad):
-        form = replace(form, stretched=0.0)  # whose knots and masses are constants
+        form = replace(form, stretched=0.0)  # formulas of stretched forms have constant knots
     if noise is not None and not form.covered:
         return _by_pieces(x, noise, scale, pieces, which)
     pieces = Pieces(off_zero(knots), masses, form)
@@ -185,7 +191,7 @@ log_survival = partial(_log_integral, SURVIVAL)
 def _by_pieces(
     x: Tensor, noise: Tensor | None, scale: Tensor, pieces: Pieces, which: int
 ) -> Tensor:
-    """`_log_integral` with a graph."""
+    """`_log_integral` by differentiable operations."""
     ratio = None
     if noise is not None:
         scale, ratio = held_ratio(scale, noise)
@@ -200,9 +206,9 @@ class Values:
     """
 
     log_scale: Tensor
-    normal_density: Tensor  # the share of the normal pieces in the density, if there is noise
-    # ``E``, ``S`` and ``p`` of each piece, taken as a distribution, ``3 x num_pieces x n``; not of
-    # stretched forms
+    normal_density: Tensor  # the part of ``p`` from normal pieces; only with noise
+    # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not
+    # available for stretched forms
     of_pieces: Callable[[], Tensor]
 
     def __init__(self, x: Tensor, r: Tensor | None, pieces: Pieces, parts: Parts) -> None:
@@ -215,7 +221,7 @@ class Values:
         self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
 
     def _without_noise(self, x: Tensor, pieces: Pieces) -> Tensor:
-        """``E``, ``S`` and ``p``; all pieces in closed form, bounded distributions too."""
+        """``E``, ``S`` and ``p`` in closed form, for any pieces, bounded or not."""
         (log_e, log_s), natural = piece_logs(x, None, pieces)
         knots, masses, form = pieces
         ends = form.pad(knots)
@@ -231,7 +237,7 @@ class Values:
         return (values * masses).sum(dim=1)
 
     def _stretched(self, x: Tensor, r: Tensor | None, alpha: float) -> Tensor:
-        """Those of the whole normal distribution, and the difference of a stretched form."""
+        """``E``, ``S`` and ``p`` of the normal distribution, plus the difference to it."""
         norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
         c = x / norm
         self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
@@ -242,7 +248,7 @@ class Values:
         return values
 
     def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
-        """Sums of tails beyond the knots, each weighted by the jump of the density there."""
+        """``E``, ``S`` and ``p`` from the tails beyond the knots, weighted by the jumps there."""
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm
@@ -253,7 +259,7 @@ class Values:
         tails[2].div_(norm)
         tails.mul_(side)
         whole = _whole_line(c, norm, ratios)
-        # From the density at max(c, 0), which is no nearer than the region beyond the last knot
+        # Convert from units of the density at max(c, 0); the factor is at most 1.
         whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
         values = (tails * parts.jumps).sum(dim=1)
         values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
@@ -281,12 +287,12 @@ class Values:
 def density_slope(
     x: Tensor, r: Tensor, knots: Tensor, parts: Parts, normal_density: Tensor, log_scale: Tensor
 ) -> Tensor:
-    """``p'`` over ``exp(log_scale)``, given ``p`` of the normal part on that scale.
+    """``p'`` over ``exp(log_scale)``, given the part of ``p`` from normal pieces on this scale.
 
-    With ``phi_r`` the density of the noise, ``p' = int f'(z) phi_r(x - z) dz`` and what the jumps
-    of ``f`` add, ``sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal one has
-    ``f' = -z f``, and given ``z + r eps = x`` the mean of ``z`` is ``x / norm^2`` plus such a sum
-    again: ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. Nothing here has a graph.
+    With ``phi_r`` the density of the noise and ``j_k`` the jump of ``f`` at the knot ``k``, ``p' =
+    int f'(z) phi_r(x - z) dz + sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal
+    piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps = x`` is ``x / norm^2`` plus a sum
+    over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. The result has no graph.
     """
     noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(LEAST, -LEAST).exp_()
     slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)
@@ -295,7 +301,7 @@ def density_slope(
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """Some rows of a tensor, without a copy if they are neighbours."""
+    """Rows of a tensor, without a copy if they are adjacent."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return values.narrow(0, rows[0], len(rows))
     return torch.stack([values[i] for i in rows])
@@ -304,7 +310,7 @@ def _rows(values: Tensor, rows: list[int]) -> Tensor:
 def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     """``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, ``3 x n``, from the ratios of ``|c|``.
 
-    Their unit is the density at ``max(c, 0)``, divided by the density at 0.
+    The values are divided by ``phi(max(c, 0)) / phi(0)``.
     """
     up = (-c).clamp_(min=0.0)
     phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
@@ -316,23 +322,24 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
 def _beside_normal(
     x: Tensor, r: Tensor | None, alpha: float, log_scale: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""``E``, ``S`` and ``p`` of a stretched form less those of the normal distribution.
+    r"""``E``, ``S`` and ``p`` of a stretched form minus those values of the normal distribution.
 
-    Both agree beyond ``-c`` and ``c``. Between, their densities differ by ``D = u - phi``,
-    which has neither mass nor mean: its antiderivative ``D_1 = u z - erf(z / sqrt(2)) / 2``,
-    and that of it, ``D_2 = u (z^2 + c^2) / 2 + phi(c) - phi(z) - z erf(z / sqrt(2)) / 2``,
-    vanish at both ends. Integrated by parts, the differences are convolutions of ``D_2``,
-    ``-D_1`` and ``D`` with the density of the noise, of which the first has the second and
-    third as derivatives:
+    Both distributions agree beyond ``-c`` and ``c``. Between ``-c`` and ``c`` their densities
+    differ by ``D = u - phi``, which has zero mass and zero mean. Therefore its antiderivative
+    ``D_1 = u z - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 +
+    phi(c) - phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
+    differences as convolutions of ``D_2``, ``-D_1`` and ``D`` with the density of the noise:
 
-        ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``.
+        ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``,
 
-    There is no kink at ``x`` however small the noise: one Gauss-Legendre rule on what the noise
-    reaches of the interval is exact to about 1e-11 of the total. Here ``tau`` and ``y`` are
-    ``(z - x) / r`` and ``z`` over ``sqrt(2)``.
+    and likewise for its first and second derivatives by ``x``. The integrands have no kink at
+    ``x``, even for small noise. One Gauss-Legendre rule over the part of the interval within reach
+    of the noise is exact to about 1e-11 of the total. In the code ``tau`` is ``(z - x) / r`` and
+    ``y`` is ``z``, both over ``sqrt(2)``.
 
     Returns:
-        ``3 x n``, and the uniform piece's share of ``p``; all over ``exp(log_scale)``.
+        The differences, ``3 x n``, and the uniform piece's part of ``p``, all over
+        ``exp(log_scale)``.
     """
     end = normal_end(alpha)
     flat = (1.0 - alpha) / (2.0 * end) * SQRT_2PI
@@ -366,8 +373,9 @@ def _beside_normal(
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
     """``int r h(t) dz``, ``int Phi(t) dz`` and ``int phi(t) / r dz``, ``t = (z - x) / r``.
 
-    They are ``3 x K x n``, over ``exp(log_scale)``. The integral above ``x`` without noise is
-    known; the share of the noise falls off to both sides from ``x``, or from the end next to it.
+    The result is ``3 x K x n``, over ``exp(log_scale)``. The integral without noise is known in
+    closed form. The contribution of the noise decreases on both sides of ``x``, or away from the
+    end of the piece that is nearest to ``x``.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -398,7 +406,7 @@ def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Ten
 
 
 class _Integral(Function):
-    """`log_excess` or `log_survival` of a distribution whose form is covered."""
+    """`log_excess` or `log_survival` without noise, or if the form is `PiecewiseForm.covered`."""
 
     @staticmethod
     def forward(
@@ -419,7 +427,7 @@ class _Integral(Function):
         values = Values(at, held, Pieces(knots, masses, form), parts)
         total = values.totals[which]
         log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
-        # Where nothing is above x, no derivative is either.
+        # If no mass is above x, all derivatives are 0.
         nothing = total <= 0.0
         total = total.masked_fill(nothing, math.inf)
         by_x = (values.totals[1] if which == EXCESS else values.density) / total
@@ -447,8 +455,8 @@ class _Integral(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             inputs = x, noise, scale, knots, masses
-            # Second derivatives by `x` and `noise` err by 1e-15 over the ratio of the noise, as
-            # terms of the size of its inverse cancel.
+            # Second derivatives by `x` and `noise` have an error of 1e-15 over the ratio of the
+            # noise, as terms as large as the inverse ratio cancel.
             value = _by_pieces(x, noise, scale, Pieces(knots, masses, ctx.form), ctx.which)
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
             found = torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
@@ -468,7 +476,7 @@ class _Integral(Function):
 
 
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:
-    """``E`` or ``S`` of a unit of mass at each knot, over the total."""
+    """``E`` or ``S`` of unit mass at each knot, over the total."""
     if r is not None:
         t = (knots - x) / r
         log_value = log_h(t) + r.log() if which == EXCESS else log_ndtr(t)

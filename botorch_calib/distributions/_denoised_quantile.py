@@ -1,19 +1,19 @@
 r"""Quantiles of a piecewise distribution smoothed by Gaussian noise.
 
-The ``tail`` quantile is the point ``x`` beyond which ``z + r eps`` has the probability ``tail``. In
-units of normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``, the
-left-hand side is nearly linear in ``x``, and linear where ``z`` is normal.
+The ``tail`` quantile is the point ``x`` with ``P(z + r eps > x) = tail``. The equation is solved in
+normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``. Its left-hand
+side is nearly linear in ``x``, and linear if ``z`` is normal.
 
-*Guess.* ``z + r eps = T(u) + r eps`` with independent standard normal ``u`` and ``eps``, and ``T``
-the transport. If ``T`` were linear, the point of ``T(u) + r eps >= x`` nearest to the origin would
-have the distance ``zeta`` (the first-order reliability method). The guess is the largest value of
-``T(u) + r eps`` at this distance, ``max_w T(zeta sin w) + r zeta cos w``. It is exact for normal
-``z``, for ``r -> 0`` and for ``r -> infinity``, and was within half a score of the root in all
-tests.
+*Guess.* Write ``z + r eps = T(u) + r eps``, with independent standard normal ``u`` and ``eps``, and
+``T`` the transport. If ``T`` were linear, the point of ``T(u) + r eps >= x`` nearest to the origin
+would have the distance ``zeta`` (the first-order reliability method). The guess is the largest
+value of ``T(u) + r eps`` at this distance, ``max_w T(zeta sin w) + r zeta cos w``. It is exact for
+normal ``z``, for ``r -> 0`` and for ``r -> infinity``. In all tests it was within half a score of
+the root.
 
-*Steps.* The score ``g(x)`` has the slope ``g' = p / phi(g)``, and with ``l = log p`` its logarithm
-has the derivative ``g'' / g' = l' + g g'``. All of them come with the value, so Halley's method
-takes few steps (`bracketed_root`).
+*Steps.* The score ``g(x)`` has the slope ``g' = p / phi(g)``. With ``l = log p``, the logarithm of
+this slope has the derivative ``g'' / g' = l' + g g'``. The value and these derivatives share one
+computation, so Halley's method takes few steps (`bracketed_root`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 
 _NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
-# Steps on a device, where their number is fixed; on a CPU most searches end after three. Beside
-# pieces that hold next to no mass the score climbs like a cliff, which would take many bisections.
+# Number of steps on a device; on a CPU most searches end after three. Next to pieces of almost no
+# mass the score is steep, which would take many bisections.
 _NUM_STEPS = 10
-_DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 scores
+_DEEPEST = -700.0  # logarithms of probabilities are raised to this, at 37 scores
 _BELOW_ONE = 1 - 1e-9
 _NUM_CELLS, _NUM_NODES = 80, 12
 _LOW = math.log(MIN_RATIO)
 _WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
-_TOLERANCE = 1e-9  # largest error over 1 + r; it is about 1e-13, if no two knots nearly meet
+_TOLERANCE = 1e-9  # largest error over 1 + r; typical errors are 1e-13 unless knots almost coincide
 
 
 def upper_score(tail: float | Tensor) -> float | Tensor:
@@ -60,12 +60,11 @@ def upper_score(tail: float | Tensor) -> float | Tensor:
 
 
 def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
-    """Normal scores of ``z`` and ``eps`` at which to look for the quantile, ``2 x 7 x 1``.
+    """Normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x 1``; for ``n`` tails ``x n``.
 
-    For ``n`` different tails ``2 x 7 x n``. The last two of the 7 are a bracket: with
-    ``u = -Phi^-1(tail / 2)``,
-    ``P(z + r eps > T(u) + r u) <= P(z > T(u)) + P(eps > u) = tail``, and likewise
-    ``P(z + r eps < T(-u) - r u) <= tail <= 1 - tail``. The others are the candidates of the guess.
+    The first five points are candidates for the guess. The last two are a bracket: with ``u =
+    -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u) <= P(z > T(u)) + P(eps > u) = tail``, and
+    likewise ``P(z + r eps < T(-u) - r u) <= tail <= 1 - tail``.
     """
     by_zeta, by_u = _directions(device)
     return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
@@ -73,7 +72,7 @@ def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
 
 @cached_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Weights of ``zeta`` and of ``u`` in the points, ``2 x 7 x 1`` each."""
+    """The factors of ``zeta`` and ``u`` in `normal_points`, ``2 x 7 x 1`` each."""
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
     by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
     by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2
@@ -82,12 +81,13 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
-    """The ``n`` points beyond which ``z + r eps`` has the probability ``tail``, differentiable.
+    """The points ``x`` with ``P(z + r eps > x) = tail``, ``n``, differentiable.
 
-    There are ``n`` positive ratios ``r`` of the noise to the scale of the normal pieces, float64,
-    and one ``tail`` in (0, 1/2], or ``n``. The ``points`` are candidates for the guess and the two
-    ends of a bracket, ``7 x n``, without gradient. The ``pieces`` are not a single normal one
-    without bounds.
+    Args:
+        r: Positive ratios of the noise to the scale of the normal pieces, ``n``, float64.
+        pieces: Any but a single normal piece without bounds.
+        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
+        tail: One probability in (0, 1/2], or ``n``.
     """
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
     parts = parts_of(off_corner)
@@ -130,17 +130,18 @@ def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tenso
 class RatioTable:
     """A function of ``r`` as a polynomial in ``log r`` on each of many cells, differentiable.
 
-    Noise smooths whatever it reaches, so quantiles are analytic functions of ``log r``. Polynomials
-    through 12 Chebyshev nodes are exact but for rounding, unless two knots nearly meet.
+    Noise makes quantiles analytic functions of ``log r``. Polynomials through 12 Chebyshev nodes
+    are exact up to rounding, unless two knots almost coincide.
 
-    The function takes ``n`` ratios, float64. The table ``is_exact`` if the polynomials agree with
-    the function at the ends and in the middle of each cell, to `_TOLERANCE`.
+    Args:
+        function: A function of ``n`` ratios, float64. The attribute ``is_exact`` is whether the
+            polynomials agree with it to `_TOLERANCE` at the ends and in the middle of each cell.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         counts = torch.arange(_NUM_CELLS, dtype=torch.float64, device=torch.device("cpu"))
         nodes = -((counts[:_NUM_NODES] + 0.5) * (math.pi / _NUM_NODES)).cos()
-        checked = nodes.new_tensor([-1.0, 0.0, 1.0])  # between the nodes, and beyond them
+        checked = nodes.new_tensor([-1.0, 0.0, 1.0])  # both ends and the middle of a cell
         places = torch.cat([checked, nodes])
         r = (_LOW + _WIDTH * (counts.unsqueeze(-1) + 0.5 * (places + 1.0))).exp()
         values = function(r.flatten()).view_as(r)
@@ -153,7 +154,7 @@ class RatioTable:
     def __call__(self, r: Tensor) -> Tensor:
         """Values at ratios ``n`` between `MIN_RATIO` and `MAX_RATIO`."""
         place = (r.log() - _LOW) / _WIDTH
-        cell = place.detach().long().clamp(0, _NUM_CELLS - 1)  # a cell, even if NaN
+        cell = place.detach().long().clamp(0, _NUM_CELLS - 1)  # a valid index even for NaN
         place = 2.0 * (place - cell) - 1.0
         *rest, value = self._coefficients.index_select(1, cell)
         for row in reversed(rest):

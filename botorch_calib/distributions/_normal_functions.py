@@ -1,8 +1,8 @@
 r"""Functions of the standard normal distribution, accurate far into the tails.
 
-Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
-``h(t) = phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard
-units). All functions work elementwise on tensors of any shape.
+Notation: ``phi`` and ``Phi`` are the standard normal density and distribution function, and ``h(t)
+= phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard units). All
+functions work elementwise on tensors of any shape.
 
 `mills_ratio`, `ramp_ratio` and `first_tails` return ratios to ``phi``, without a graph; `log_h`,
 `log_interval_integrals` and `ndtri_exp` return logarithms and are differentiable.
@@ -22,13 +22,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
-# Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
-# gradient.
+# Replaces log(0). It is finite, also in float32, so masked branches have no NaN in their gradients.
 LOG_ZERO = -1e30
-# Exponents below this one count as zero. exp(-600) is still a normal number: subnormal ones, from
-# exp(-708) down, would slow every operation on a CPU.
+# Exponents are raised to this. exp(-600) is a normal number; subnormal numbers, from exp(-708)
+# down, would slow down operations on a CPU.
 LEAST = -600.0
-# Floor under sums of which the logarithm is taken; less than exp(LEAST).
+# Sums are raised to this before their logarithm is taken; less than exp(LEAST)
 TINY = 1e-280
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -36,17 +35,17 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 SQRT_2PI = math.sqrt(2 * math.pi)
 INV_SQRT_2PI = 1 / SQRT_2PI
-# Stands for an infinite end or knot; its square does not overflow.
+# Replaces an infinite end or knot; its square does not overflow.
 FAR = 1e140
 _THIN = 1e-100  # width of an empty interval; its square does not underflow
-# Width plus change of the log density below which an interval is a series about its middle. The
-# differences have then lost a factor of 1 / 0.01^2 of 1e-15, since the excess cancels twice, and
-# the series leaves out terms like 0.005^4 / 40: both ways keep 1e-11 there.
+# An interval is computed by a series about its middle if its width plus the change of the log
+# density is below this. At this width the differences have an error of 1e-15 / 0.01^2, since the
+# excess cancels twice, and the series omits terms like 0.005^4 / 40: both have an error of 1e-11.
 _NARROW = 0.01
 # Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
-# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged. The factors
-# take out the decay like 1/x and 1/x^2, and the map takes [0, inf) to [-1, 1), so that one
-# polynomial serves everywhere.
+# for x >= 0: Chebyshev series computed with 40 digits, truncated at 1e-15 and rearranged. The
+# factors cancel the decay like 1/x and 1/x^2. The variable maps [0, inf) to [-1, 1), so one
+# polynomial is accurate for all x.
 # fmt: off
 _MILLS = (
     1.1568486282918942, -0.2294875382521184, 0.07778159886881932, 0.02507217930210036,
@@ -66,10 +65,12 @@ _RAMP = (
     -9.684045797029939e-09,
 )
 # fmt: on
-CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
-_DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
-_WHOLE = -6.0  # below, ``erfc`` is 2 to all digits
-_MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
+CHUNK = 2**15  # numbers that fit into a CPU's cache
+# Below this number, Phi / h is -(t + 2 / t) to 1e-11. Above it, the logarithm of Phi / h has an
+# error of at most 1e-10.
+_DEEP = -1e3
+_WHOLE = -6.0  # below this number, ``erfc`` rounds to 2
+_MANY = 3000  # from this number of elements on, the polynomial is faster than ``erfcx`` on a CPU
 
 
 _P = ParamSpec("_P")
@@ -77,9 +78,9 @@ _T = TypeVar("_T")
 
 
 def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Keep the results of a function of hashable arguments, since a copy to a device waits for it.
+    """Cache the results of a function of hashable arguments, as copying to a device makes it wait.
 
-    They are made outside of inference mode, in which no graph could use them later.
+    The function runs outside of inference mode, so that graphs can use its results later.
     """
     return lru_cache(maxsize=128)(torch.inference_mode(False)(make))  # type: ignore[return-value]
 
@@ -93,10 +94,11 @@ def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple
 
 @cached_constant
 def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
+    """Nodes ``u`` and weights on [0, 1] for a function that decreases exponentially from 0.
 
-    The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
-    where nothing is left to integrate. The nodes come with their squares, ``order x 2``.
+    This is the Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``. It has fewer nodes near
+    1, where the integrand is small. The first result contains the nodes and their squares, ``order
+    x 2``.
     """
     v, weights = unit_legendre(order, dtype, device)
     u = 0.8 * v + 0.2 * v**4
@@ -104,10 +106,10 @@ def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[T
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:
-    """1 where ``x < bound`` and else 0, as numbers.
+    """The floating-point mask of ``x < bound``: 1 if true, 0 if false.
 
-    ``torch.lerp(a, b, mask)`` is exactly ``a`` or ``b`` with such a mask, given that both are
-    finite, at a fraction of the time of ``torch.where`` with a mixed one.
+    For finite ``a`` and ``b``, ``torch.lerp(a, b, mask)`` with such a mask is exactly ``a`` or
+    ``b``. It is several times as fast as ``torch.where``.
     """
     return torch.lt(x, bound, out=torch.empty_like(x))
 
@@ -115,8 +117,8 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 def mills_ratio(x: Tensor) -> Tensor:
     """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    On a CPU ``erfcx`` runs number by number, so for many numbers some 20 vectorised operations take
-    half of its time. On a device ``erfcx`` is one kernel.
+    On a CPU ``erfcx`` is not vectorised. For many numbers a polynomial, about 20 vectorised
+    operations, takes half of its time. On a device ``erfcx`` is one kernel.
     """
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
@@ -126,7 +128,8 @@ def mills_ratio(x: Tensor) -> Tensor:
 def ramp_ratio(x: Tensor) -> Tensor:
     """``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    Always the polynomial: ``1 - x mills_ratio(x)`` loses digits like ``x^2``.
+    It is computed by a polynomial, as ``1 - x mills_ratio(x)`` has an error that grows like
+    ``x^2``.
     """
     return _polynomials(x, (_RAMP,))[0].div_((x + 1.0).square_())
 
@@ -140,10 +143,10 @@ def first_tails(x: Tensor) -> Tensor:
 
 
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
-    """Polynomials in ``t = (x - 5) / (x + 5)``, side by side, ``num x shape``.
+    """Values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``.
 
-    They are split by the powers of ``t`` modulo 4: one product of matrices, then Horner's rule in
-    ``t^4``. Many numbers pass through a CPU's cache in parts.
+    One product of matrices evaluates groups of four powers of ``t``; Horner's rule in ``t^4`` adds
+    the groups. Large inputs are split into parts that fit into a CPU's cache.
     """
     if x.numel() > CHUNK and not x.is_cuda:
         parts = x.reshape(-1).chunk(-(-x.numel() // CHUNK))
@@ -165,7 +168,7 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
 def _coefficients(
     polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Coefficients of four powers of ``t`` a row, for each polynomial in turn, from the lowest."""
+    """Coefficients, from the lowest power: for each group of four powers, a row per polynomial."""
     rows = list(zip_longest(*polynomials, fillvalue=0.0))
     rows += [(0.0,) * len(polynomials)] * (-len(rows) % 4)
     table = torch.tensor(rows, dtype=dtype, device=device).view(-1, 4, len(polynomials))
@@ -173,23 +176,23 @@ def _coefficients(
 
 
 class _LogH(Function):
-    """`log_h`; its derivative is ``Phi / h``.
+    """`log_h`, with the derivative ``Phi / h``.
 
-    Without a graph it comes with the value, as a ratio of two tails. With one it is a function of
-    differentiable ones, `log_ndtr` and `log_h`.
+    For first derivatives the forward pass computes ``Phi / h`` as a ratio of two tails. For higher
+    derivatives it is computed from the differentiable functions `log_ndtr` and `log_h`.
     """
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
         with_slope = ctx.needs_input_grad[0]
         ramp = t.clamp(min=0.0)
-        # Over phi(min(t, 0)), with h(t) = t + h(-t) for t > 0
+        # In units of phi(min(t, 0)); h(t) = t + h(-t) for t > 0
         scale = (ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
         tails = first_tails(t.abs()) if with_slope else ramp_ratio(t.abs()).unsqueeze(0)
         tails.mul_(scale)
         h = tails[-1].add_(ramp).clamp_(min=TINY)
         value, slope = h.log().sub_((t - ramp).square_().mul_(0.5)), None
-        if with_slope:  # at least -t, also where h underflows
+        if with_slope:  # at least -t, even if h underflows
             slope = torch.fmax(torch.where(t > 0.0, 1.0 - tails[0], tails[0]).div_(h), -t)
         ctx.save_for_backward(t, value, slope)
         return value
@@ -199,10 +202,10 @@ class _LogH(Function):
         t, value, slope = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return grad * slope
-        # Far down both logarithms are about -t^2 / 2, and rounding leaves nothing of their
-        # difference: there the asymptotic series, Phi / h = -(t + 2 / t - 6 / t^3 + ...).
+        # For large negative t both logarithms are about -t^2 / 2, and their difference is lost in
+        # rounding. The asymptotic series is Phi / h = -(t + 2 / t - 6 / t^3 + ...).
         far = t.clamp(max=_DEEP)
-        # The bound keeps what is replaced finite.
+        # The clamp keeps masked values finite.
         ratio = torch.exp((log_ndtr(t) - value).clamp(max=math.log(-2.0 * _DEEP)))
         return grad * torch.where(t < _DEEP, -(far + 2.0 / far), ratio)
 
@@ -214,7 +217,7 @@ def log_h(t: Tensor) -> Tensor:
 
 
 class _NormalInterval(Function):
-    """`log_interval_integrals`; each derivative is a ratio of the integrals and of densities."""
+    """`log_interval_integrals`; derivatives are ratios of the integrals and of densities."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,8 +237,8 @@ class _NormalInterval(Function):
 def log_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Logarithms of ``int phi(z) dz`` and ``int (z - low) phi(z) dz`` over ``[low, high]``.
 
-    Ends may be infinite; an empty interval counts as one of next to no width. In double precision
-    within, with derivatives of every order.
+    Ends may be infinite; an empty interval is treated as a very narrow interval. The computation is
+    in double precision, and has derivatives of every order.
     """
     dtype = low.dtype
     low, high = (end.double().clamp(-FAR, FAR) for end in torch.broadcast_tensors(low, high))
@@ -251,13 +254,13 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
 def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     """`log_normal_interval` without a graph, at a third of the cost.
 
-    It is a difference of two tails on the side where it cancels least, in units of the larger one,
-    and loses the digits of a narrow interval, 1e-16 over its width.
+    It is a difference of two tails, on the side with less cancellation, in units of the larger
+    tail. The relative error is 1e-16 over the width of a narrow interval.
     """
     mirrored = -high
     near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
     far = torch.minimum(low, mirrored).mul_(-_SQRT_HALF)
-    # As a product, which is exactly 0 for an empty interval
+    # The product (near - far) (near + far) is exactly 0 for an empty interval.
     beyond = torch.sub(near, far).mul_(near + far).exp_().mul_(torch.special.erfcx(far))
     share = torch.special.erfcx(near).sub_(beyond).mul_(0.5).clamp_(min=TINY)
     return share.log_().sub_(near.square())
@@ -266,13 +269,13 @@ def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """`log_interval_integrals` of finite ends, without a graph.
 
-    The interval is turned such that its end ``a`` nearer to zero is the lower one. With the tails
-    ``N`` and ``h`` beyond a number, over the density at ``a`` (at zero, if that lies within), the
-    mass is ``N(a) - N(b)`` and the mean excess over ``a`` is
-    ``(h(a) - h(b) - (b - a) N(b)) / mass``. In a narrow interval these differences cancel: there
-    the density is a series about the middle ``m``, ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``.
-    With ``v`` half the width and ``y = m v`` its mean is ``1 + (y^2 - v^2) / 6 + ...`` and that of
-    ``t`` times it ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
+    The interval is mirrored if necessary, so that ``a``, the end nearer to zero, is the lower end.
+    Let ``N`` and ``h`` be the tails beyond a number, in units of the density at ``a`` (at zero, if
+    zero is inside). The mass is ``N(a) - N(b)``, and the mean excess over ``a`` is ``(h(a) - h(b) -
+    (b - a) N(b)) / mass``. In a narrow interval these differences cancel. Then the density is a
+    series about the middle ``m``, ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``. With ``v`` half the
+    width and ``y = m v``, the mean of the density is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of
+    ``t`` times the density is ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
     """
     width, total = (high - low).clamp_(min=_THIN), low + high
     right = less(-total, 0.0)
@@ -298,13 +301,13 @@ def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     y.mul_(yy.add_(vv, alpha=2.0).mul_(-1 / 45).add_(1 / 3))
     offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
 
-    offset = torch.lerp(width - offset, offset, right)  # from the lower end, if it was turned
+    offset = torch.lerp(width - offset, offset, right)  # from the lower end, if mirrored
     log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
     return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
 
 
 class _NdtriExp(Function):
-    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one."""
+    """`ndtri_exp`; its derivative ``Phi / phi`` at the value is a differentiable function."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, log_p: Tensor) -> Tensor:
@@ -323,22 +326,22 @@ class _NdtriExp(Function):
 def ndtri_exp(log_p: Tensor) -> Tensor:
     """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
 
-    Accurate however small the probability; near ``log_p = 0`` as accurate as ``log_p`` itself.
-    Differentiable to every order; where the value is infinite its derivative counts as zero.
+    It is accurate for arbitrarily small probabilities; near ``log_p = 0`` it is as accurate as
+    ``log_p``. It is differentiable to every order; the derivative of infinite values is 0.
     """
     out: Tensor = _NdtriExp.apply(log_p)
     return out
 
 
 def lower_quantile(log_p: Tensor) -> Tensor:
-    """`ndtri_exp` without a graph, in float64, to rounding for ``log_p < 0``.
+    """`ndtri_exp` without a graph, in float64, exact up to rounding for ``log_p < 0``.
 
-    Down to ``exp(-690)``, where ``z = -37``, an error of ``eps |log_p|`` in the exponential moves
-    ``z`` by ``eps |z| / 2``. Beyond, with ``w = z^2``, ``u = -2 log_p - log(2 pi)`` and the
-    asymptotic series of the Mills ratio,
-    ``w + log w - 2 log(1 - 1/w + 3/w^2 - 15/w^3 + 105/w^4) = u``, known to ``1e-13`` for ``w`` of
-    1400 and more. From ``u - log u + (log u - 2) / u``, within 1e-4 of ``w``, one Newton step
-    reaches rounding.
+    For ``log_p`` down to -690, where ``z = -37``, the exponential has the relative error ``eps
+    |log_p|``, which changes ``z`` by ``eps |z| / 2``. For smaller ``log_p`` let ``w = z^2`` and ``u
+    = -2 log_p - log(2 pi)``. The asymptotic series of the Mills ratio gives the equation ``w + log
+    w - 2 log(1 - 1/w + 3/w^2 - 15/w^3 + 105/w^4) = u``, with an error of 1e-13 for ``w`` above
+    1400. The start ``u - log u + (log u - 2) / u`` is within 1e-4 of ``w``, so one Newton step is
+    exact up to rounding.
     """
     z = torch.special.ndtri(log_p.exp())
     u = log_p.clamp(max=-690.0).mul_(-2.0).sub_(math.log(2 * math.pi))

@@ -1,13 +1,14 @@
 r"""Excess and survival of any single piece of a distribution, with or without noise.
 
-With ``omega`` the density of a piece, the standard normal one or 1, these are the logarithms of
+Let ``omega`` be the standard normal density for a normal piece, and 1 for a uniform piece. This
+module computes the logarithms of
 
     ``int omega(z) r h((z - x) / r) dz`` and ``int omega(z) Phi((z - x) / r) dz`` over the piece,
 
-or without noise of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``, in closed form.
-With noise they are sums of positive terms by Gauss and Legendre's rule, 72 nodes a piece, so the
-error is relative, and autograd gives derivatives of every order. `_denoised_integrals` has faster
-ways where the distribution allows them.
+or without noise, in closed form, of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``.
+With noise they are sums of positive terms, by Gauss-Legendre rules with 72 nodes in a piece. So the
+relative error is small, and autograd computes derivatives of every order. `_denoised_integrals` is
+faster for the distributions that it supports.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from botorch_calib.distributions._normal_functions import (
 )
 from botorch_calib.distributions.form import Pieces
 
-_ORDER = 24  # of the rule on a panel: relative error about 1e-12
-_CUT = 72.0  # a panel ends where a normal density has fallen by exp(-36)
-_CLEAR = 8.5  # units of the noise above x where it is no longer felt
+_ORDER = 24  # nodes on a panel: relative error about 1e-12
+_CUT = 72.0  # a panel ends where a normal density has decreased by exp(-36)
+_CLEAR = 8.5  # deviations of the noise above x from which on it has no effect
 _LOG_2 = math.log(2.0)
 _NOTHING = 2 * LOG_ZERO
 
@@ -40,8 +41,12 @@ _NOTHING = 2 * LOG_ZERO
 def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
     """``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` of any piecewise distribution.
 
-    They are `LOG_ZERO` where there is nothing. There are ``n`` thresholds, and as many positive
-    ratios of the noise to the scale of the normal pieces, or None for no noise.
+    Logarithms of 0 are `LOG_ZERO`.
+
+    Args:
+        x: Thresholds ``n``.
+        r: Positive ratios of the noise to the scale of normal pieces, ``n``; None without noise.
+        pieces: The pieces of the distribution.
     """
     (log_e, log_s), natural = piece_logs(x, r, pieces)
     return log_mixed(log_e - natural, pieces.masses), log_mixed(log_s - natural, pieces.masses)
@@ -50,8 +55,8 @@ def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tupl
 def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """`log_integrals` of all pieces, and the logarithms of their natural masses, ``K x n``.
 
-    The natural mass of a normal piece is that under the normal distribution, that of a uniform one
-    its width.
+    The natural mass of a normal piece is its probability under the standard normal distribution.
+    The natural mass of a uniform piece is its width.
     """
     form = pieces.form
     ends, normal = form.pad(pieces.knots, -FAR, FAR), form.is_normal(x.device)
@@ -72,19 +77,23 @@ def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
 def log_integrals(
     x: Tensor, r: Tensor | None, low: Tensor, high: Tensor, normal: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Both logarithms, of each piece; `_NOTHING` for that of 0.
+    """Both logarithms for each piece, ``K x n``; the logarithm of 0 is `_NOTHING`.
 
-    As a function of ``z`` the integrand is like a normal density of mean ``x / (1 + r^2)`` and
-    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and above it like ``omega``. Three panels meet at
-    the peaks of both, so that the integrand falls off from the start of each. Above the last the
-    noise is not felt.
+    As a function of ``z``, the integrand resembles a normal density of mean ``x / (1 + r^2)`` and
+    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels meet at
+    the peaks of both, so that the integrand decreases from the start of each panel. Above the last
+    panel the noise has no effect.
 
-    There are ``n`` numbers ``x`` and ratios ``r``, None for no noise, finite ends ``low`` and
-    ``high``, ``K x n``, and ``normal``, ``K x 1``, says whether the density of a piece is normal.
+    Args:
+        x: Thresholds ``n``.
+        r: Ratios of the noise, ``n``; None without noise.
+        low: Finite lower ends of the pieces, ``K x n``.
+        high: Finite upper ends of the pieces, ``K x n``.
+        normal: Whether the density of a piece is normal, ``K x 1``.
     """
     if r is None:
         return _sharp_integrals(x, low, high, normal)
-    with torch.no_grad():  # it does not matter to the sum where panels meet
+    with torch.no_grad():  # the sum does not depend on the places where panels meet
         shrink = torch.where(normal, 1.0 / (1.0 + r * r), 1.0)
         center, deviation = x * shrink, r * shrink.sqrt()
         first, last = torch.minimum(center, x), torch.where(normal, x.clamp(min=0.0), x)
@@ -96,7 +105,7 @@ def log_integrals(
     )
     lengths = torch.stack([starts[0] - low, to_last - from_first, top - starts[2]])
     with torch.no_grad():
-        # Distance of the start from the peak, in its deviations, and these
+        # Distance of the start of a panel from the peak, in deviations of the peak
         about_center = torch.stack([torch.ones_like(rising), ~rising, torch.zeros_like(rising)])
         about_center = about_center.expand_as(lengths)
         unit = torch.where(about_center, deviation, 1.0)
@@ -118,7 +127,7 @@ def log_integrals(
     sums = (
         (log_weight + values).logsumexp(dim=(0, 1)) for values in (log_h(t) + r.log(), log_ndtr(t))
     )
-    # Not `logaddexp`, which has no second derivatives where one of the terms is 0.
+    # `logaddexp` has no second derivatives if one of the terms is 0.
     log_excess, log_survival = (
         torch.stack(pair).logsumexp(dim=0) for pair in zip(sums, plain, strict=True)
     )
@@ -126,19 +135,19 @@ def log_integrals(
 
 
 def _lower(end: Tensor, point: Tensor) -> Tensor:
-    """The lower of the two; where they are equal, ``end`` gets the whole derivative."""
+    """The smaller number; for equal numbers, ``end`` gets the whole derivative."""
     return torch.where(point < end, point, end)
 
 
 def _upper(end: Tensor, point: Tensor) -> Tensor:
-    """The upper one."""
+    """The larger number; for equal numbers, ``end`` gets the whole derivative."""
     return torch.where(point > end, point, end)
 
 
 def _sharp_integrals(
     x: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`log_integrals` without noise, of the part above ``start`` (default: ``x``)."""
+    """`log_integrals` without noise over the part above ``start`` (default: ``x``)."""
     start = _upper(low, x if start is None else start)
     empty = start >= high
     start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)

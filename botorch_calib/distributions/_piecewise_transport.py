@@ -1,14 +1,14 @@
 r"""The monotone map ``T(z) = Q(Phi(z))`` from a standard normal number to a piecewise distribution.
 
-On a piece ``[low, high]`` of mass ``m``, above the probability ``p``, the share of the piece below
-``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high - low)``. A normal one,
-of natural mass ``N = Phi(high) - Phi(low)``, has ``Phi(T) = Phi(low) + N u``, in logarithms
-``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece that lies above zero is turned over, since
-``Phi`` has most digits where it is small. In the lowermost piece ``low = -inf`` and ``p = 0``, so
-``log u = log Phi(z) - log m`` does not underflow.
+Let ``m`` be the mass of a piece ``[low, high]``, and ``p`` the probability below it. The share of
+the piece below ``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high - low)``.
+A normal piece has ``Phi(T) = Phi(low) + N u`` with its natural mass ``N = Phi(high) - Phi(low)``,
+or in logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored, as
+``Phi`` has the most digits for negative arguments. In the lowest piece ``low = -inf`` and ``p =
+0``, so ``log u = log Phi(z) - log m`` does not underflow.
 
-A recalibrated distribution has twenty pieces, and joint samples come by the ten thousand, so the
-properties of a piece are computed once and picked by its number.
+A recalibrated distribution has about twenty pieces, and there are tens of thousands of joint
+samples. So the properties of each piece are computed once and selected by its index.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1
 def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None) -> Tensor:
     """``Q(Phi(z))``, with derivatives of every order.
 
-    Standard normal numbers ``z`` broadcast against ``batch_shape``. All knots, in units of the
-    scale of the normal pieces, are ``batch_shape x (K + 1)``, the masses ``batch_shape x K``, and
-    ``uniform``, ``K``, says which pieces are uniform; None if none is.
+    Args:
+        z: Standard normal numbers that broadcast against ``batch_shape``.
+        knots: All knots, in units of the scale of the normal pieces, ``batch_shape x (K + 1)``.
+        masses: Masses of the pieces, ``batch_shape x K``.
+        uniform: Whether each piece is uniform, ``K``; None if no piece is.
     """
     dtype = z.dtype
     z, knots, masses = z.double(), knots.double(), masses.double().clamp(min=_TINY)
@@ -47,23 +49,23 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
         index = torch.bucketize(z.detach().contiguous(), ends)
     else:
         index = (z.unsqueeze(-1) > ends).sum(dim=-1)
-    # Number of the piece among those of all distributions, which lie in one row
+    # Index of the piece in a row that contains the pieces of all distributions
     shape = torch.broadcast_shapes(low.shape, masses.shape)
     rows = torch.arange(shape[:-1].numel(), device=z.device).view(shape[:-1])
     at = index + shape[-1] * rows
 
     def picked(values: Tensor) -> Tensor:
-        # The fastest way on a CPU
+        # `index_select` of a flat tensor is the fastest way on a CPU.
         return values.expand(shape).reshape(-1).index_select(0, at.reshape(-1)).view(at.shape)
 
     sign, start, end = (picked(v) for v in (1.0 - 2.0 * turned.to(z), low.detach(), high.detach()))
     side, mass, below = sign * z, picked(masses), picked(mass_below)
-    # Within a normal piece, turned over if it lies above zero
+    # Within a normal piece, mirrored if it is above zero
     log_side = log_ndtr(side)
     share = ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
     log_part = torch.where(start.isneginf(), log_side - mass.log(), (share + picked(offset)).log())
     value = ndtri_exp((log_part + picked(log_natural)).clamp(max=_BELOW_ONE))
-    # Rounding may leave the piece; that changes no derivative.
+    # A rounded value may be outside the piece. Clamping leaves the derivatives unchanged.
     value = value + (torch.clamp(value, start, end) - value).detach()
     if uniform is not None:
         low = low.masked_fill(~uniform, 0.0)
@@ -82,9 +84,9 @@ def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cuts(below: Tensor, above: Tensor) -> Tensor:
-    """Where ``z`` passes from piece to piece: ``Phi^-1`` of the masses below the inner knots.
+    """Normal scores of the inner knots: ``Phi^-1`` of the masses below them, ``... x (K - 1)``.
 
-    Each is computed from the smaller one of the masses on its two sides.
+    Each score is computed from the smaller one of the masses below and above the knot.
     """
     below, above = below[..., 1:-1], above[..., 1:-1]
     low = torch.special.ndtri(below.clamp(0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Truncated normal pieces: their densities at both ends, and the moments that follow from these."""
+"""Truncated normal pieces: densities at both ends, and moments, which follow from the densities."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY,
 
 
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted sums over normal pieces of the mean, and of the mean square less 1, ``shape``.
+    """Weighted sums over normal pieces of the mean, and of the mean square minus 1, ``shape`` each.
 
-    With ``a`` and ``b`` of `_EndDensities` the mean of a piece is ``a - b``. Ends are those of
-    `NormalShares`, ``(K + 1) x shape``, and weights, ``K x shape``, broadcast. Derivatives are of
-    every order. Many pieces pass through a CPU's cache in parts.
+    With ``a`` and ``b`` of `_EndDensities`, the mean of a piece is ``a - b``. The results have
+    derivatives of every order. Large inputs are split into parts that fit into a CPU's cache.
+
+    Args:
+        ends: Ends of the pieces as in `NormalShares`, ``(K + 1) x shape``.
+        weights: Weights of the pieces, which broadcast to ``K x shape``.
     """
     if ends.numel() > CHUNK and not ends.is_cuda and weights.shape[1:].numel() == 1:
         columns, own = ends.flatten(1).split(CHUNK // len(ends), dim=1), weights.view(-1, 1)
@@ -33,8 +36,8 @@ def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 class _EndDensities(Function):
     """Densities of each piece at its ends, ``a = phi(low) / N`` and ``b = phi(high) / N``.
 
-    From ``dN/dlow = -phi(low)`` and ``dN/dhigh = phi(high)`` follow ``da/dlow = a (a - low)``,
-    ``da/dhigh = -a b``, ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
+    Since ``dN/dlow = -phi(low)`` and ``dN/dhigh = phi(high)``, the derivatives are ``da/dlow = a (a
+    - low)``, ``da/dhigh = -a b``, ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
     """
 
     @staticmethod
@@ -55,12 +58,17 @@ class _EndDensities(Function):
 class NormalShares:
     """Normal pieces as differences of the tails beyond their ends, without a graph.
 
-    With the sign of the end in front of its tail, the difference is the mass of a piece on either
-    side of zero; for the piece around zero the whole normal distribution is added to that.
+    The tail of an end is the normal mass beyond it, on the side away from zero, with the sign of
+    the end. The mass of a piece is the tail of its lower end minus the tail of its upper end. For
+    the piece around zero, the mass of the whole normal distribution is added.
 
-    Ends are increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64. ``mills``
-    has the Mills ratios of their distances from zero, ``at_low`` and ``at_high`` the densities of
-    each piece at its ends, and ``around`` is 1 over the mass of the piece around zero, else 0.
+    Args:
+        ends: Increasing finite ends (`FAR` for infinite ends), ``(K + 1) x n``, float64.
+
+    Attributes:
+        mills: Mills ratios of the absolute values of the ends.
+        at_low, at_high: Density of each piece, normalised to mass 1, at its lower and upper end.
+        around: 1 over the mass of the piece around zero; 0 for other pieces.
     """
 
     def __init__(self, ends: Tensor) -> None:
@@ -68,7 +76,7 @@ class NormalShares:
         around = sign.diff(dim=0).mul_(0.5)  # 1/2 where zero is an end
         self.mills, half = mills_ratio(ends.abs()), (ends * ends).mul_(0.5)
         tails = sign.mul_(self.mills)
-        # In units of the density at the end nearer to zero, so that none underflows
+        # In units of the density at the end nearer to zero, so that it does not underflow
         depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
         a, b = (depth - half[:-1]).exp_(), depth.sub_(half[1:]).exp_()
         self.around = around.mul_(SQRT_2PI)

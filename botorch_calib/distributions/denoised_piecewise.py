@@ -1,17 +1,20 @@
-r"""`SmoothedPredictive`: a piecewise distribution plus Gaussian noise, and that without noise.
+r"""Piecewise distributions with added Gaussian noise, and without noise.
 
-Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into one
-of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)/sigma_y``
-and ``b = a sigma_y`` this is the distribution of ``mu + b z + s eps``, ``eps`` standard normal.
-Here is that of ``b z + s eps``; `botorch_calib.posteriors.CalibratedPosterior` adds ``mu``.
-`UnsmoothedPredictive` is the distribution of ``b z``, at a fraction of the cost: without noise, or
-for an observation.
+Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into a
+distribution of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)
+/ sigma_y`` and ``b = a sigma_y``, this is the distribution of ``mu + b z + s eps``, with ``eps``
+standard normal. `SmoothedPredictive` is the distribution of ``b z + s eps``; `Prediction` adds
+``mu``. `UnsmoothedPredictive` is the distribution of ``b z``, without noise or for an observation,
+at a fraction of the cost.
 
-The density that the paper prints as the result (eq. 46) is not this one. With its
-``A = a^2 / (2 s^2)`` and ``C = 1 / (2 sigma_y^2)`` the exponent has to be
-``-A C / (A + C) (B - D)^2``, and ``A + C`` has to stand wherever ``A^2 + C^2`` and ``A``, ``C``
-wherever their squares do; the error function of the lower limit enters with a plus; the threshold
-is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without noise.
+The density printed in the paper (eq. 46) has errors. With the paper's ``A = a^2 / (2 s^2)`` and
+``C = 1 / (2 sigma_y^2)``, the corrections are:
+
+* The exponent is ``-A C / (A + C) (B - D)^2``.
+* ``A^2 + C^2`` is replaced by ``A + C``, and the squares of ``A`` and ``C`` by ``A`` and ``C``.
+* The error function of the lower limit has a plus sign.
+* The threshold belongs to round ``t + 1``.
+* The variance given ``y'`` is ``s^2``, without noise.
 
 .. [Kim2024locbo]
     D. Kim, M. Zecchin, S. Park, J. Kang and O. Simeone. Robust Bayesian optimization via
@@ -44,14 +47,14 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMomen
 
 
 class WithTails(WithMoments):
-    """A distribution with the functions that follow from the probabilities of both tails."""
+    """A distribution whose functions are computed from the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
-        """Log probability of a value above ``x``."""
+        """Log probability of values above ``x``."""
         raise NotImplementedError
 
     def log_excess(self, x: Tensor) -> Tensor:
-        """Logarithm of the mean excess over ``x``, that of a smaller value being 0."""
+        """Logarithm of the mean excess over ``x``; the excess of smaller values is 0."""
         raise NotImplementedError
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -59,30 +62,30 @@ class WithTails(WithMoments):
         raise NotImplementedError
 
     def mirrored(self) -> WithTails:
-        """The distribution with the opposite sign."""
+        """The distribution of the negative value."""
         raise NotImplementedError
 
     def cdf(self, x: Tensor) -> Tensor:
         """The probability of values up to ``x``, accurate in the lower tail."""
-        # Rounding of the logarithm may exceed 1 by an ulp.
+        # The exponential of a rounded logarithm may exceed 1 by an ulp.
         return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def mean_below(self, level: float) -> Tensor:
-        """Mean of the values below the ``level``-quantile, with derivatives as exact as its own.
+        """Mean of the values below the ``level``-quantile; its derivatives are as exact.
 
         With the quantile ``q`` it is ``E[x | x <= q] = q - E(q - x)+ / level``. The derivative of
         the right-hand side by ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile, so an error
-        of it enters squared.
+        of the quantile enters squared.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
 
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
-        """Log probability of a value between two numbers, None for no end on one side.
+        """Log probability of a value between two numbers; None for no limit on one side.
 
-        It is the difference of two probabilities of the upper or of the lower tail: of that in
-        which the larger one is smaller, where the fewest digits are lost. The error is about 1e-16
-        over the distance of the two numbers in standard deviations.
+        The probability is the difference of two probabilities of the same tail. It uses the tail
+        whose larger probability is smaller, which loses fewer digits. The relative error is about
+        1e-16 over the distance of the two numbers in standard deviations.
         """
         if upper is None:
             assert lower is not None
@@ -96,14 +99,14 @@ class WithTails(WithMoments):
         larger, smaller = (
             torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
         )
-        # Finite also between equal numbers
+        # The clamp keeps the result finite for equal numbers.
         return larger + log1mexp((smaller - larger).clamp(max=-torch.finfo(larger.dtype).eps))
 
 
 class UnsmoothedPredictive(WithTails):
     """The distribution of ``unit z``, with the methods of `SmoothedPredictive`, in float64.
 
-    Logarithms are `LOG_ZERO` beyond the end of a bounded support.
+    Logarithms of 0 are `LOG_ZERO`, as beyond the end of a bounded support.
 
     Args:
         predictive: The piecewise distribution of ``z``.
@@ -140,7 +143,7 @@ class UnsmoothedPredictive(WithTails):
     def log_survival(self, x: Tensor) -> Tensor:
         if self.predictive.form.is_gaussian:
             return log_ndtr(-x / self._deviation())
-        # Masses that sum to 1 up to rounding make no probability above 1.
+        # Rounded masses may add up to slightly more than 1.
         return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -148,7 +151,7 @@ class UnsmoothedPredictive(WithTails):
         return self.predictive.log_prob(x)
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
+        """The ``level``-quantile; see `SmoothedPredictive` for several levels in (0, 1)."""
         return self.predictive.quantile(level)
 
     def _deviation(self) -> Tensor:
@@ -157,14 +160,14 @@ class UnsmoothedPredictive(WithTails):
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
     def _shape(self, *others: Tensor) -> torch.Size:
-        """The common batch shape, of ``others`` too."""
+        """The common batch shape of the distribution and ``others``."""
         shapes = {v.shape for v in (self._scale, self.noise, *others) if v is not None}
         shapes.add(self.predictive.batch_shape)
-        # In Python, `broadcast_shapes` takes as long as ten operations.
+        # `broadcast_shapes` takes as long as ten tensor operations.
         return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
-        """`log_excess` or `log_survival` by the function ``way``."""
+        """`log_excess` or `log_survival`, computed by the function ``way``."""
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
@@ -174,13 +177,13 @@ class UnsmoothedPredictive(WithTails):
 class SmoothedPredictive(UnsmoothedPredictive):
     """The distribution of ``unit z + noise eps``, with ``z`` piecewise and ``eps`` standard normal.
 
-    Arguments and values of its methods are float64 tensors that broadcast against the common batch
-    shape: logarithms of differences of tail probabilities do not survive float32.
+    Methods take and return float64 tensors that broadcast against the common batch shape: float32
+    does not resolve logarithms of differences of tail probabilities.
 
     Args:
         predictive: The piecewise distribution of ``z``.
         noise: Standard deviation of the noise, at least 0, broadcasting against
-            ``predictive.batch_shape``; a millionth of the scale stands for less than that.
+            ``predictive.batch_shape``. Noise below a millionth of the scale is raised to that.
         unit: Positive factor of ``z``, of the shape of ``noise`` (default: 1).
 
     Example:
@@ -206,11 +209,10 @@ class SmoothedPredictive(UnsmoothedPredictive):
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), differentiable.
+        """The ``level``-quantile, differentiable, for one level or several in (0, 1).
 
-        Second derivatives by the noise lose digits where that is less than 1e-3 of the deviation.
-
-        Several levels stand in front of the batch: of ``k x 1 ... x 1`` it is ``k x batch_shape``.
+        Second derivatives by the noise lose digits if the noise is below 1e-3 of the deviation.
+        Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x batch_shape``.
         """
         if isinstance(level, Tensor):
             is_low = level.flatten() < 0.5
@@ -221,12 +223,12 @@ class SmoothedPredictive(UnsmoothedPredictive):
             low, high = self.quantile(level[is_low]), self.quantile(level[~is_low])
             order = torch.cat([is_low.nonzero(), (~is_low).nonzero()]).squeeze(-1)
             return torch.cat([low, high])[order.argsort()]
-        if level < 0.5:  # work with the tail probability that is small, hence exact
+        if level < 0.5:  # the smaller tail probability is exact
             return -self.mirrored()._upper_quantile(level)
         return self._upper_quantile(1 - level)
 
     def _upper_quantile(self, tail: float | Tensor) -> Tensor:
-        """The point beyond which lies the probability ``tail``, at most 1/2."""
+        """The point ``x`` with ``P(value > x) = tail``, for ``tail`` up to 1/2."""
         if self.predictive.form.is_gaussian:
             return self._deviation() * upper_score(tail)
         several = [tail] if isinstance(tail, Tensor) else []
@@ -243,10 +245,12 @@ class SmoothedPredictive(UnsmoothedPredictive):
 
 
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
-    """The ``tail`` quantile by the ratio of the noise, of one distribution for many points.
+    """A table of the ``tail`` quantile by the ratio of the noise, or None.
 
-    None of others, whose numbers would change with each call; where these, by which a table is
-    known, would be read back from a device or need gradients; and where it would be inexact.
+    A table is made for a distribution that many points share, as other distributions change with
+    each call. The cache of tables is keyed by the knots and masses. So there is no table if these
+    are on a device, from which they would be read back, or need gradients. There is none either if
+    it would be inexact.
     """
     form, standard = predictive.form, predictive.standardized()
     numbers = standard.finite_knots, standard.masses
@@ -264,7 +268,7 @@ def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None
 def _table_by_numbers(
     knots: tuple[float, ...], masses: tuple[float, ...], form: PiecewiseForm, tail: float
 ) -> RatioTable:
-    """The table of `_table_of`, which takes as long as two batches of 512 points."""
+    """The table of `_table_of`; making it takes as long as two batches of 512 points."""
     as_row = partial(torch.tensor, dtype=torch.float64, device=torch.device("cpu"))
     standard = PiecewisePredictive.from_form(as_row(knots), as_row(masses), form)
     return RatioTable(lambda r: _solved(standard, r, r.shape, tail))
@@ -273,7 +277,7 @@ def _table_by_numbers(
 def _solved(
     standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
-    """The ``tail`` quantile at ``n`` ratios of the batch shape ``shape``."""
+    """The ``tail`` quantile at ``n`` ratios, the flattened numbers of the batch ``shape``."""
     with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
         u, eps = normal_points(tail, ratio.device)
         lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
@@ -290,7 +294,7 @@ def _pieces(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
 
 
 def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """``batch_shape x K`` as ``K x n`` for the ``n`` numbers of ``shape``, or ``K x 1`` of one."""
+    """Reshape ``batch_shape x K`` to ``K x n``, ``n`` the size of ``shape``; ``K x 1`` for one."""
     num = values.shape[-1]
     if values.numel() == num:
         return values.reshape(num, 1)

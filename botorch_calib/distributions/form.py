@@ -1,4 +1,4 @@
-"""The form of a piecewise distribution: its properties whatever its numbers."""
+"""The form of a piecewise distribution: the properties that do not depend on its numbers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from botorch_calib.distributions._normal_functions import cached_constant
 
 @dataclass(frozen=True)
 class PiecewiseForm:
-    """The properties that all distributions of a batch share, whatever their knots and masses.
+    """The properties that all distributions of a batch share, for any knots and masses.
 
-    The integrals branch on it, and never read a knot back from the device.
+    Integrals branch on the form, so that they read no knot back from the device.
 
     Args:
-        uniform: For each piece, from left to right, whether its density is constant (else it is
-            that of a truncated normal distribution).
+        uniform: For each piece, from left to right, whether it is uniform; otherwise it is a
+            truncated normal distribution.
         open_low: Whether the first knot is minus infinity.
         open_high: Whether the last knot is plus infinity.
-        stretched: The mass outside of a uniform piece around zero, no wider than seven deviations,
-            between the tails of a normal distribution that has the same masses there; 0 if the form
-            is another one.
-        hollow: Whether an open outer piece may hold next to no mass.
+        stretched: Mass of both tails of a stretched form; 0 for other forms. A stretched form is
+            the standard normal distribution, except that its mass within an interval around zero,
+            at most seven deviations wide, is distributed uniformly.
+        hollow: Whether an open outer piece may have almost no mass.
 
     Example:
         >>> PiecewisePredictive.gaussian().form.uniform
@@ -52,12 +52,12 @@ class PiecewiseForm:
 
     @cached_property
     def covered(self) -> bool:
-        """Whether open pieces that hold mass lie beyond all others, on both sides."""
+        """Whether both outer pieces are open and have enough mass (see ``hollow``)."""
         return self.is_open and not self.hollow
 
     @cached_property
     def is_gaussian(self) -> bool:
-        """Whether there is one normal piece without bounds, and nothing else."""
+        """Whether the only piece is a normal piece without bounds."""
         return self.uniform == (False,) and self.is_open
 
     def mirrored(self) -> PiecewiseForm:
@@ -68,7 +68,7 @@ class PiecewiseForm:
     def pad(
         self, values: Tensor, low: float = -math.inf, high: float = math.inf, dim: int = 0
     ) -> Tensor:
-        """Values at all ``K + 1`` knots: ``low`` and ``high`` stand at infinite outer ones."""
+        """Values at all ``K + 1`` knots, with ``low`` and ``high`` at infinite outer knots."""
         shape = list(values.shape)
         shape[dim] = 1
         first = [values.new_full(shape, low)] if self.open_low else []
@@ -89,9 +89,9 @@ class PiecewiseForm:
 class Pieces(NamedTuple):
     """Distributions of one form for ``n`` numbers, in units of the scale of their normal pieces.
 
-    Tensors, of float64, have ``n`` columns, or one where all numbers have the same distribution.
+    Tensors are float64 and have ``n`` columns, or one column if all numbers share a distribution.
     """
 
-    knots: Tensor  # finite ones
-    masses: Tensor  # of all pieces; may hold zeros
+    knots: Tensor  # the finite knots
+    masses: Tensor  # of all pieces; may contain zeros
     form: PiecewiseForm

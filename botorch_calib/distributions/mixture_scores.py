@@ -1,10 +1,10 @@
 r"""Normal scores of a mixture of normal distributions, and their inverse.
 
-With ``F(y) = mean_s Phi((y - mu_s) / s_s)`` the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
-and the observation of score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member these are
-``(y - mu) / s`` and ``mu + s z``: the score is a standardised residual, nearly linear in ``y``
-where members agree. Both work in logarithms of the smaller tail, in float64, so neither tail loses
-digits, and are differentiable to any order. Members are in the first dimension.
+With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
+and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member these are
+``(y - mu) / s`` and ``mu + s z``: the score is a standardised residual, and nearly linear in ``y``
+if members agree. Both functions use logarithms of the smaller tail, in float64, so neither tail
+loses digits. They are differentiable to any order. Members are in the first dimension.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ from botorch_calib.distributions._normal_functions import (
     mills_ratio,
 )
 
-# Steps to the root: some 30 halve a bracket that is 1e9 times as wide as the narrowest member
-# between far-apart ones, and a few of Halley's follow. Where members overlap 3 or 4 are enough.
+# Largest number of steps to the root. If members are far apart, about 30 bisections shrink a
+# bracket 1e9 times as wide as the narrowest member, before a few Halley steps. If members overlap,
+# 3 or 4 steps are enough.
 _NUM_STEPS = 48
-# Nodes of a table: evenly spaced, and about some members, so many deviations from the mean
+# Nodes of a table: `_NUM_BULK` evenly spaced nodes, and nodes about `_NUM_CHOSEN` members, at
+# `_ABOUT` deviations from their means; nodes within the widest gap, at `_SHOULDER` deviations from
+# the two members next to it; and nodes `_FAR` beyond 8 deviations from all members
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
-_SHOULDER = (0.7, 1.1, 2.2, 3.2)  # and about those beside the widest gap, on the side of it
-_FAR = (2.0, 5.0, 11.0, 22.0)  # and beyond 8 deviations of all
-_STEEPEST = 1e26  # slope
-_THIN = 1e-12  # cell of a table
-_SHALLOW = 600.0  # exponents up to which densities and tails do not underflow
-_BELOW_ONE = -1e-16  # logarithm of a cdf that rounding has made 1
-_LARGEST = 700.0  # of exponents, so that nothing overflows
+_SHOULDER = (0.7, 1.1, 2.2, 3.2)
+_FAR = (2.0, 5.0, 11.0, 22.0)
+_STEEPEST = 1e26  # cap of slopes
+_THIN = 1e-12  # least width of a cell of a table
+_SHALLOW = 600.0  # densities and tails with exponents up to this do not underflow
+_BELOW_ONE = -1e-16  # replaces the logarithm of a cdf that rounds to 1
+_LARGEST = 700.0  # cap of exponents, to avoid overflow
 
 
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """``Phi^-1(mean_s Phi((y - mu_s) / s_s))``, of the broadcast shape without the first dimension.
 
-    Means and positive standard deviations of the members are ``num_members x shape``; numbers ``y``
-    broadcast against ``shape``, which may have further dimensions in front.
+    Means and positive standard deviations of the members are ``num_members x shape``. Numbers ``y``
+    broadcast against ``shape``, and may have further leading dimensions.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     return score_of_members((y - mean) / deviation)
 
 
 def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
-    """The normal score with these probabilities on its two sides, in float64.
+    """The normal score, from the probabilities below and above it, in float64.
 
-    The smaller one has all the digits, down to 1e-300: the score is exact up to 37 on either side.
+    The smaller probability keeps its digits down to 1e-300, so scores from -37 to 37 are exact.
     """
     lower, upper = (torch.special.ndtri(p.clamp(1e-300, 0.5)) for p in (below, above))
     return torch.where(below < above, lower, -upper)
@@ -71,8 +74,8 @@ def score_of_members(t: Tensor) -> Tensor:
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """``F^-1(Phi(z))``, the inverse of `mixture_score`, with its shapes.
 
-    Exact to rounding in scores, so the cdf there is right to 1e-12 however far apart the members
-    are; in a gap between them any number is right.
+    The result is exact up to rounding in scores, so the cdf at the result has an error of 1e-12 for
+    any distance between members. In a gap between members the result may be any number of the gap.
     """
     shape = torch.broadcast_shapes(z.shape, mean.shape[1:], deviation.shape[1:])
     members = [align_members(x.double(), len(shape)).expand(-1, *shape) for x in (mean, deviation)]
@@ -92,13 +95,13 @@ def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tens
 
 
 def align_members(values: Tensor, num_dims: int) -> Tensor:
-    """``num_members x shape``, with ones in front of ``shape`` up to ``num_dims`` dimensions."""
+    """Insert dimensions of size 1 after the members, so that ``num_dims`` dimensions follow."""
     missing = num_dims + 1 - values.dim()
     return values if missing <= 0 else values[(slice(None), *[None] * missing)]
 
 
 def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of members by their means, and how many lie below the widest gap, ``1 x shape``."""
+    """The order of members by their means, and the number below the widest gap, ``1 x shape``."""
     mean, order = mean.sort(dim=0)
     deviation = deviation.gather(0, order)
     gaps = mean.diff(dim=0) / (deviation[1:] + deviation[:-1])
@@ -110,11 +113,11 @@ def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
 class ScoreTable:
     """`mixture_score` and its inverse by interpolation, for many numbers of each mixture.
 
-    Cubic polynomials between nodes have the score and its derivative there: where members overlap
-    the error is about 1e-5 scores, 1e-4 far out, and less than a tenth where they lie apart.
-    Beyond the last node, 30 deviations from all members, they go on as lines. The cost for each
-    number does not depend on the number of members, whose means and deviations are as in
-    `mixture_score`, in float64.
+    Cubic polynomials interpolate the score and its derivative at the nodes. The error is about 1e-5
+    scores if members overlap, 1e-4 far out, and less than 0.1 if members are far apart. Beyond the
+    outermost nodes, 30 deviations from all members, interpolation is linear. The cost for each
+    number does not depend on the number of members. Means and deviations are as in `mixture_score`,
+    in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
@@ -134,7 +137,7 @@ class ScoreTable:
 
     @staticmethod
     def _nodes(mean: Tensor, deviation: Tensor) -> Tensor:
-        """Nodes over the bulk and the range of all members, about some, and at the widest gap."""
+        """Nodes over the bulk, over the whole range, about some members, and in the widest gap."""
         low, high = (mean - 8.0 * deviation).amin(dim=0), (mean + 8.0 * deviation).amax(dim=0)
         steps = torch.linspace(0.0, 1.0, _NUM_BULK, dtype=mean.dtype, device=mean.device)
         steps = align_members(steps, mean.dim() - 1)
@@ -161,11 +164,11 @@ class ScoreTable:
         return torch.cat(nodes).sort(dim=0).values
 
     def score(self, y: Tensor) -> Tensor:
-        """Scores of numbers ``... x shape``."""
+        """Scores of ``y``, ``... x shape``."""
         return self._interpolated((y - self._center) / self._unit, False)
 
     def quantile(self, z: Tensor) -> Tensor:
-        """Numbers of scores ``... x shape``."""
+        """Numbers with the scores ``z``, ``... x shape``."""
         return self._center + self._unit * self._interpolated(z, True)
 
     def _interpolated(self, at: Tensor, inverse: bool) -> Tensor:
@@ -175,9 +178,9 @@ class ScoreTable:
         lead = at.shape[: at.dim() - self._center.dim()]
         at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).contiguous()
-        # Polynomials of all cells, of which there are fewer than of numbers; lines beyond them
+        # Polynomials of all cells, as there are fewer cells than numbers; lines beyond the cells
         widths, rises = knots.diff(dim=-1).clamp(min=_THIN), values.diff(dim=-1)
-        # No steeper than a monotone one may be, as beside a gap between members
+        # Slopes next to a gap between members are limited, so that the polynomial is monotone.
         first, last = (
             torch.minimum(rates * widths, 3.0 * rises)
             for rates in (slope[..., :-1], slope[..., 1:])
@@ -215,10 +218,10 @@ class _Score(Function):
 
 
 class _Quantile(Function):
-    """`mixture_quantile`; its derivatives are those of the equation that defines it.
+    """`mixture_quantile`, with derivatives by the implicit function theorem.
 
-    With ``p_s`` the share of a member in the density at ``y``, these are ``dy/dmu_s = p_s``,
-    ``dy/ds_s = p_s t_s`` and ``dy/dz = phi(z) / F'(y)``.
+    With ``p_s`` the share of a member in the density at ``y``, the derivatives are ``dy/dmu_s =
+    p_s``, ``dy/ds_s = p_s t_s`` and ``dy/dz = phi(z) / F'(y)``.
     """
 
     @staticmethod
@@ -244,14 +247,14 @@ class _Quantile(Function):
 class _LowerTail:
     """Log cdf ``log_mass`` of a mixture at residuals ``t``, ``num_members x shape``; no graph.
 
-    The exponent ``half`` is taken out of densities, so that none underflows where all members lie
+    Densities are multiplied by ``exp(half)``, so that they do not underflow if all members are
     above.
     """
 
     def __init__(self, t: Tensor) -> None:
         self._t = t
         self.half = t.amax(dim=0).clamp_(max=0.0).square_().mul_(0.5)
-        # Twice as fast on a CPU, where reading costs nothing
+        # Twice as fast on a CPU; on a device, reading the maximum would wait.
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
@@ -267,14 +270,14 @@ class _LowerTail:
 def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """The root of the increasing ``score(y) = z`` by Halley's method within a bracket.
 
-    The members' own quantiles ``mu_s + s_s z`` bracket it, since the score is a mean of theirs in
-    probability. With ``g`` the score, ``g' = mean_s phi(t_s) / (s_s phi(g))`` and, with the shares
-    ``p_s`` of the density, ``g'' / g' = g g' - sum_s p_s t_s / s_s``. Positive scores are mirrored,
-    so that the tail is the lower one.
+    The cdf is the mean of the members' cdfs, so the members' quantiles ``mu_s + s_s z`` bracket the
+    root. With ``g`` the score and ``p_s`` the shares of the density, ``g' = mean_s phi(t_s) / (s_s
+    phi(g))`` and ``g'' / g' = g g' - sum_s p_s t_s / s_s``. Positive scores are mirrored, so that
+    the lower tail is the smaller one.
     """
     sign = torch.where(z > 0, -1.0, 1.0).to(z)
     center = mean.mean(dim=0)
-    mean, z = (mean - center) * sign, z * sign  # digits of a common offset are not lost
+    mean, z = (mean - center) * sign, z * sign  # a common offset costs no digits
     inverse = deviation.reciprocal()
     ends = mean + deviation * z
     low, high = ends.amin(dim=0), ends.amax(dim=0)

@@ -1,8 +1,8 @@
 r"""Expectations of any function under a smoothed piecewise distribution, by quadrature.
 
-For an outcome that is a nonlinear, increasing function ``g`` of the predicted one, ``E(g(x) -
-g(c))+`` is an integral over ``x > c`` with the density of ``x`` in closed form: for each piece plus
-noise, the normal or constant density times a difference of two normal probabilities.
+If the outcome is a nonlinear, increasing function ``g`` of the predicted variable ``x``, ``E(g(x) -
+g(c))+`` is an integral over ``x > c``. The density of ``x`` has a closed form. For each piece plus
+noise it is the normal or constant density times a difference of two normal probabilities.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from botorch_calib.distributions._normal_functions import (
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
-_EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
-_SURE = 9.0  # the same, if that has to be nothing whatever the heights of pieces are: 1e-19
-_REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
-_FAR = 1e100  # stands for infinite knots and thresholds; its square does not overflow
+_EDGE = 5.5  # deviations of the noise about a knot within which it has an effect: beyond is 2e-8
+_SURE = 9.0  # deviations beyond which noise is negligible for pieces of any heights: 1e-19
+_REACH = 64.0  # tails end where a normal density has decreased by exp(-32)
+_FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
 
 def rule_above(
@@ -42,21 +42,22 @@ def rule_above(
 ) -> tuple[Tensor, Tensor]:
     r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
-    Both are ``N x shape``, for ``u`` that is 0 at ``c`` and smooth beyond, but for ``kinks``. Three
-    panels of Gauss and Legendre's rule cover a piece between two kinks, with ``order`` nodes each:
-    one about each end, where noise blurs it, and one between. The tails of open pieces are cut
-    where ``exp(growth |x|)`` times their density is nothing. The error is relative however far out
-    ``c`` is, where the outer piece is open.
+    Points and log weights are ``N x shape``. ``u`` is 0 at ``c``, and smooth above ``c`` except at
+    ``kinks``. Three panels of Gauss-Legendre rules cover each piece between two kinks: one about
+    each end, within reach of the noise, and one between them. Tails of open pieces end where
+    ``exp(growth |x|)`` times the density is negligible. If the outer piece is open, the relative
+    error is small for any ``c``.
 
-    Points have derivatives by the units of the distribution and weights by its shape; none is by
-    the threshold, where ``u`` is 0.
+    Points have derivatives by the units of the distribution, and weights by its shape. There are no
+    derivatives by the threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``, smoothed or not.
-        threshold: ``c``, minus infinity for no threshold.
-        growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
-        order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
-        kinks: Where ``u`` has kinks, increasing, ``num x ...``: no panel may lie across one.
+        threshold: ``c``, broadcasting against the batch shape; minus infinity for no threshold.
+        growth: Nonnegative slope of ``log |u|`` far out, broadcasting against the batch shape.
+        order: Number of nodes on a panel. Relative errors are 1e-6 with 16 nodes and 1e-5 with 12,
+            and usually smaller.
+        kinks: Kinks of ``u``, increasing, ``num x ...``; panels end at kinks.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
@@ -64,13 +65,13 @@ def rule_above(
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
     shapes = threshold.shape, ratio.shape, distribution.predictive.batch_shape
     shape = torch.broadcast_shapes(*shapes)
-    # An integral from the threshold and from each kink to the next
+    # One integral from the threshold or a kink to the next kink
     starts = [threshold, *(kink / scale.detach() for kink in ([] if kinks is None else kinks))]
     threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
     ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
     shape = threshold.shape
 
-    def first(values: Tensor) -> Tensor:  # the pieces, or their ends
+    def first(values: Tensor) -> Tensor:  # moves the pieces, or their ends, to the first dimension
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
         return values.view(len(values), *[1] * (len(shape) + 1 - values.dim()), *values.shape[1:])
 
@@ -80,7 +81,7 @@ def rule_above(
     normal = form.is_normal(ends.device).view(-1, *[1] * len(shape))
     spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
     unit = (ratio * spread.sqrt()).reciprocal()
-    # Logarithms of heights, over the mass that a normal piece has by itself
+    # Logarithms of heights: masses over natural masses (see `piece_logs`)
     zero = ratio.new_zeros([1] * (ends.dim() + 1))
     natural = _LogShare.apply(zero, low, high, torch.ones_like(zero[0])).squeeze(0)
     natural = natural + 0.5 * (2.0 * math.pi * spread).log()
@@ -113,20 +114,20 @@ def _nodes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes, logarithms of weight times length, and the piece of each panel.
 
-    The first two are ``order x num_panels x shape``. Without a device to wait for, panels that are
-    empty at all points are left out.
+    The first two are ``order x num_panels x shape``. On a CPU, panels that are empty at all points
+    are omitted; on a device this would wait.
     """
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()
     peak = growth + shift
 
     def end_after(knot: Tensor) -> Tensor:
-        """Where what the noise carries beyond a knot, and beyond the threshold, has ended."""
+        """The point beyond which the noise moves no mass from below a knot, given the threshold."""
         above = (threshold - knot - shift).clamp(min=0.0)
         return knot + shift + (above.square() + edge.square()).sqrt()
 
     start, stop = low - shift - edge, end_after(high)
-    if form.covered and not any(form.uniform):  # farther out, other pieces have all of the mass
+    if form.covered and not any(form.uniform):  # beyond `sure`, all mass is of other pieces
         sure = _SURE * ratio
         share = torch.addcmul(sure * spread.sqrt(), high, spread)
         stop = torch.minimum(stop, torch.maximum(share, high + shift + sure))
@@ -140,17 +141,17 @@ def _nodes(
         first = torch.maximum(threshold, low[-1] - edge) - peak
         last = peak + (first.clamp(min=0.0).square() + _REACH * spread[-1]).sqrt()
         stop[-1] = torch.maximum(last, end_after(low[-1]))
-    # In the middle where the noise is felt throughout
+    # Panels about the ends meet in the middle of a piece that is within reach of the noise.
     middle = 0.5 * (start + stop)
     inner, outer = torch.minimum(low + edge, middle), torch.maximum(high - edge, middle)
     if form.is_gaussian:
         inner, outer = (start + share * (stop - start) for share in (1 / 3, 2 / 3))
-    else:  # the tail of an open piece is one panel, that about its knot the other
+    else:  # an open piece has two panels, one for its tail and one about its knot
         if form.open_low:
             inner[0] = outer[0]
         if form.open_high:
             outer[-1] = inner[-1]
-    # Panels without length lie where the density can be told
+    # Empty panels are placed where the density is finite.
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), torch.minimum(threshold, stop))
     ends = torch.minimum(ends, torch.maximum(ceiling, start)).cummax(dim=0).values
     lengths = ends.diff(dim=0)
@@ -159,7 +160,7 @@ def _nodes(
     panel = torch.arange(len(lengths), device=lengths.device)
     if lengths.device.type == "cpu":
         in_use = (lengths > 0.0).view(len(panel), -1).any(dim=1)
-        in_use[0] |= ~in_use.any()  # one at least
+        in_use[0] |= ~in_use.any()  # at least one panel
         panel = panel[in_use]
         begin, lengths = begin[panel], lengths[panel]
     kind, piece = panel // len(low), panel % len(low)
@@ -173,7 +174,7 @@ def _nodes(
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1] of the three panels of a piece, and logarithms of weights, ``order x 3``.
 
-    The outer ones take tails: their nodes are farther apart where these end.
+    The two outer panels are for tails: nodes are farther apart towards the end of a tail.
     """
     inner, weights = unit_legendre(order, dtype, device)
     falling, graded = graded_rule(order, dtype, device)

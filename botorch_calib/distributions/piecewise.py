@@ -1,9 +1,9 @@
 r"""`PiecewisePredictive`: the distribution of a standardised observation, given by pieces.
 
-Every calibrator states the predictive distribution of ``z = (y - mu) / sigma_y``, with ``mu`` and
-``sigma_y`` the mean and standard deviation that the Gaussian process predicts for the observation
-``y``: knots ``k_0 < ... < k_K`` (the outer ones may be infinite) and masses ``m_1, ..., m_K``.
-Within a piece the density is either constant or that of a truncated normal distribution.
+Every calibrator returns the predictive distribution of ``z = (y - mu) / sigma_y``, where the
+Gaussian process predicts the mean ``mu`` and the standard deviation ``sigma_y`` for the observation
+``y``. The distribution consists of knots ``k_0 < ... < k_K`` (the outer knots may be infinite) and
+masses ``m_1, ..., m_K``. Each piece is a uniform or a truncated normal distribution.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
-# Smallest half-width of an interval and smallest gap between knots. Both only keep densities
-# finite: the learners' raw thresholds are never changed.
+# Smallest half-width of an interval and smallest gap between knots. Both keep densities finite, and
+# do not change the learners' raw thresholds.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
-# Smallest mass of an open outer piece beside which cancellation in those within does not show.
+# Smallest mass of an open outer piece that hides cancellation in the inner pieces.
 MIN_COVER = 1e-6
 _LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
-_FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
+_FAR = 1e30  # replaces an infinite knot that the form does not mark as infinite
 NO_BATCH = torch.Size()
 
 
@@ -53,7 +53,7 @@ class WithMoments:
     """An object with a mean and a variance."""
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance together, at the cost of one of them."""
+        """Mean and variance, which share one computation."""
         raise NotImplementedError
 
     @property
@@ -70,21 +70,21 @@ class WithMoments:
 class PiecewisePredictive(WithMoments):
     """A distribution on the real line made of uniform and truncated normal pieces.
 
-    All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``.
-    Where the distribution belongs to a posterior, ``batch_shape`` is that of its mean,
-    ``batch_shape x q x 1``. Knots, half-widths and levels that are no tensors are taken in double
-    precision; all else has the precision of the knots.
+    All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``. In
+    a posterior, the ``batch_shape`` of this distribution is the shape of the posterior mean,
+    ``batch_shape x q x 1``. Knots, half-widths and levels that are not tensors are converted to
+    double precision; all else has the precision of the knots.
 
     Args:
-        knots: Ends of the pieces, increasing along the last dimension: all ``batch_shape x (K +
-            1)``, of which the outer ones may be infinite, or the ``K - 1`` inner ones, the outer
-            ones then being infinite.
+        knots: Ends of the pieces, increasing along the last dimension. Give all knots,
+            ``batch_shape x (K + 1)``, where the first and the last may be infinite, or only the
+            ``K - 1`` inner knots if both outer knots are infinite.
         masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1;
             broadcast against ``knots``.
-        uniform: For each piece, whether its density is constant (its knots must then be finite) or
-            that of a truncated normal distribution.
-        scale: Standard deviation of the normal pieces before truncation, ``batch_shape``;
-            1 if omitted.
+        uniform: For each piece, whether it is uniform (its knots must then be finite); otherwise it
+            is a truncated normal distribution.
+        scale: Standard deviation of the normal pieces before truncation, ``batch_shape`` (default:
+            1).
         validate: Whether to check the values, which reads them back from the device.
 
     Raises:
@@ -134,7 +134,7 @@ class PiecewisePredictive(WithMoments):
     def from_form(
         cls, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None = None
     ) -> PiecewisePredictive:
-        """A distribution of known form, of its finite knots over the scale; nothing is checked."""
+        """A distribution of known form from its finite knots over the scale, without checks."""
         self = cls.__new__(cls)
         self._set(knots, masses.to(knots), form, scale)
         return self
@@ -142,14 +142,14 @@ class PiecewisePredictive(WithMoments):
     def _set(
         self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
     ) -> None:
-        """Take the finite knots over the scale: `knots` adds the infinite ones of ``form``."""
+        """Set the finite knots over the scale; `knots` adds the infinite knots of ``form``."""
         self._knots, self.masses, self.form = knots, masses, form
         self.scale, self._expanded = scale, NO_BATCH
-        # Of the distribution of scale 1, if known beforehand
+        # Mean and variance of the distribution of scale 1, if computed in advance
         self._moments: tuple[Tensor, Tensor] | None = None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
-        """The distribution of another scale, in a batch shape, from the same numbers."""
+        """The distribution with another scale and batch shape, which shares knots and masses."""
         view = self.__class__.__new__(self.__class__)
         vars(view).update(vars(self), scale=scale, _expanded=expanded)
         return view
@@ -163,7 +163,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """The standard normal distribution, in this batch shape: no calibration."""
+        """The standard normal distribution of a given batch shape, which corrects nothing."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -177,17 +177,18 @@ class PiecewisePredictive(WithMoments):
         tails: str = "gaussian",
         validate: bool = True,
     ) -> PiecewisePredictive:
-        r"""Spreads mass ``1 - alpha`` evenly over a conformal interval [Kim2024locbo, eq. 29].
+        r"""Spread mass ``1 - alpha`` evenly over a conformal interval [Kim2024locbo, eq. 29].
 
         Args:
             alpha: Miscoverage level, in (0, 1).
             half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
             max_width: Cap of the half-width, in standard deviations of the observation.
-            tails: Outside the interval, ``"gaussian"`` keeps the normal density (far out, a sliver
-                at the end of the interval), ``"stretched"`` scales it such that its own
-                ``1 - alpha`` interval is the conformal one.
+            tails: The density outside the interval: ``"gaussian"`` uses the standard normal density
+                (for a wide interval, its mass is concentrated at the ends of the interval), and
+                ``"stretched"`` scales the normal density so that its ``1 - alpha`` interval is the
+                conformal interval.
             validate: Whether to check ``half_width``, which reads it back from the device, and to
-                cap it. If not, it has to lie between `MIN_HALF_WIDTH` and ``max_width``.
+                cap it. If not, it must be between `MIN_HALF_WIDTH` and ``max_width``.
 
         Warns:
             CalibrationWarning: If a half-width exceeds ``max_width``.
@@ -202,8 +203,8 @@ class PiecewisePredictive(WithMoments):
             if (width > max_width).any():
                 warnings.warn(
                     f"`half_width` reaches {width.detach().max().item():.3g}, beyond `max_width`: "
-                    f"capped at {max_width:g}, the interval covers less than stated. Give a larger "
-                    "`max_width`.",
+                    f"capped at {max_width:g}, the interval has less than its nominal coverage. "
+                    "Increase `max_width`.",
                     CalibrationWarning,
                     stacklevel=level_of_caller(),
                 )
@@ -226,20 +227,20 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         """The distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
 
-        Knots that cross, as those of an online learner may, are sorted (monotone rearrangement),
-        which never worsens a quantile estimate.
+        Knots that cross, as an online learner's may, are sorted (monotone rearrangement). Sorting
+        does not make a quantile estimate worse.
 
         Args:
             levels: ``M`` increasing levels in (0, 1).
             knots: Quantiles at these levels, ``batch_shape x M``.
             max_width: Cap of the absolute value of the quantiles.
-            tails: ``"gaussian"`` keeps the normal density between and beyond the quantiles;
-                ``"stretched"`` scales it with their spread, the distance of the outermost two over
-                that of the standard normal distribution.
+            tails: ``"gaussian"`` uses the standard normal density between and beyond the quantiles.
+                ``"stretched"`` scales this density by the distance between the outermost
+                quantiles, over their distance in the standard normal distribution.
             validate: Whether to check ``levels`` and ``knots``, which reads them back from the
-                device, to cap the latter, and to find out whether it is ``hollow``.
-            hollow: Whether the tails may hold next to no mass, see `has_rare_ends`: each piece is
-                then integrated by itself, which takes longer.
+                device, to cap ``knots``, and to set ``hollow`` if needed.
+            hollow: Whether the tails may have almost no mass, see `has_rare_ends`. Each piece is
+                then integrated separately, which takes longer.
         """
         levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
         if validate:
@@ -264,7 +265,7 @@ class PiecewisePredictive(WithMoments):
                 "`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got "
                 f"{tails!r}."
             )
-        # The spread of the quantiles over the normal one
+        # Distance between the outermost quantiles, over their normal distance
         outermost = slice(None, None, len(levels) - 1)
         normal = torch.special.ndtri(levels.to(ordered)[outermost]).diff()
         scale = (ordered[..., outermost].diff(dim=-1) / normal).clamp(min=MIN_HALF_WIDTH)
@@ -279,7 +280,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def is_standard_normal(self) -> bool:
-        """Whether the distribution is standard normal, by its form: it calibrates nothing."""
+        """Whether the form makes the distribution standard normal, so that it corrects nothing."""
         return self.form.is_gaussian and self.scale is None
 
     @property
@@ -289,7 +290,7 @@ class PiecewisePredictive(WithMoments):
         if self.scale is not None:
             shapes.add(self.scale.shape)
         shapes.discard(NO_BATCH)
-        # In Python, `broadcast_shapes` takes as long as ten operations.
+        # `broadcast_shapes` takes as long as ten tensor operations.
         return torch.broadcast_shapes(*shapes) if len(shapes) > 1 else next(iter(shapes), NO_BATCH)
 
     def mirrored(self) -> PiecewisePredictive:
@@ -301,24 +302,24 @@ class PiecewisePredictive(WithMoments):
     def standardized(self) -> PiecewisePredictive:
         """The distribution of ``z / scale``, not expanded, whose normal pieces have the scale 1.
 
-        Conformal distributions with stretched tails share it, whatever their widths.
+        Conformal distributions with stretched tails of any width share it.
         """
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
-        """The distribution of ``factor z``, positive factors broadcasting against the batch."""
+        """The distribution of ``factor z``; positive factors broadcast against the batch."""
         check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
         shape = torch.broadcast_shapes(self._expanded, factor.shape) if self._expanded else NO_BATCH
         return self._viewed(scale, shape)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
-        """The same distribution for a batch shape to which its own broadcasts, without a copy."""
+        """The same distribution, broadcast to a batch shape without a copy."""
         return self._viewed(self.scale, shape)
 
     @property
     def is_expanded(self) -> bool:
-        """Whether many points share it, by `expand`."""
+        """Whether `expand` has made several points share the distribution."""
         return bool(self._expanded)
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
@@ -328,7 +329,7 @@ class PiecewisePredictive(WithMoments):
             return self
         knots, scale = self._knots.to(dtype), None if self.scale is None else self.scale.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
-            # Rounding may have merged some.
+            # Rounding may have made knots equal.
             knots = _without_open_ends(_spread(self.form.pad(knots, dim=-1)), self.form)
         twin = PiecewisePredictive.from_form(knots, self.masses, self.form)
         return twin._viewed(scale, self._expanded)
@@ -352,7 +353,7 @@ class PiecewisePredictive(WithMoments):
     def finite_knots(self) -> Tensor:
         """The knots that are finite throughout the batch, ``batch_shape x num_finite_knots``.
 
-        An infinite one of which the form does not tell is moved far out.
+        An infinite knot that the form does not mark as infinite is clamped to a large number.
         """
         knots = self._knots if self.form.is_open else self._knots.clamp(min=-_FAR, max=_FAR)
         knots = knots if self.scale is None else knots * self.scale.unsqueeze(-1)
@@ -360,12 +361,12 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def log_masses(self) -> Tensor:
-        """Logarithm of the masses, ``batch_shape x K``; that of 0 is finite, without gradient."""
+        """Logarithms of the masses, ``batch_shape x K``; finite and without gradient for 0."""
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
         return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
 
     def _log_weights(self, knots: Tensor) -> Tensor:
-        """Log mass over natural mass (see `piece_logs`): the factor of the densities' shapes."""
+        """Log ratio of the mass to the natural mass (see `piece_logs`): scales the density."""
         flags, low, high = self.form.is_uniform(knots.device), knots[..., :-1], knots[..., 1:]
         width = high.masked_fill(~flags, 1.0) - low.masked_fill(~flags, 0.0)
         return self.log_masses - torch.where(flags, width.log(), log_normal_interval(low, high))
@@ -373,7 +374,7 @@ class PiecewisePredictive(WithMoments):
     # ---------------------------------------------------------------- the distribution itself
 
     def _in_own_units(self, value: Tensor | float) -> Tensor:
-        """Numbers over the scale, in the batch shape at least if this one is expanded."""
+        """Numbers over the scale; expanded to the batch shape if this distribution is."""
         if isinstance(value, Tensor):
             z = value
         else:
@@ -395,13 +396,13 @@ class PiecewisePredictive(WithMoments):
         low_u = low.masked_fill(~flags, 0.0)
         width = high.masked_fill(~flags, 1.0) - low_u
         flat = self.masses * (inside.masked_fill(~flags, 0.0) - low_u) / width
-        # In this form, so that NaN stays NaN.
+        # `<=` is false for NaN, so NaN stays NaN.
         below = inside <= low
         part = torch.where(below, torch.zeros_like(inside), torch.where(flags, flat, normal))
         return part.sum(dim=-1).clamp(max=1.0)
 
     def log_prob(self, z: Tensor | float) -> Tensor:
-        """Log density at ``z``; at a knot, that of the piece to its left."""
+        """Log density at ``z``; at a knot, the density of the piece to its left."""
         z, knots = self._in_own_units(z), self._unit_knots
         z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
@@ -417,24 +418,25 @@ class PiecewisePredictive(WithMoments):
         """The ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
         Args:
-            p: Levels in (0, 1). A tensor is read back from its device, a number is not. Numbers
-                may come closer to 0 and 1 than the precision of the knots tells apart.
+            p: Levels in (0, 1). Checking a tensor waits for its device. A number is converted in
+                double precision, so it may be closer to 0 or 1 than the knots' precision resolves.
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
             return self.transport(torch.special.ndtri(level).to(self._knots.dtype))
         if not ((p > 0) & (p < 1)).all():
-            raise InputDataError("`p` must hold levels in the open interval (0, 1).")
+            raise InputDataError("`p` must contain levels in the open interval (0, 1).")
         return self.transport(torch.special.ndtri(p))
 
     def transport(self, z: Tensor) -> Tensor:
         r"""``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
-        The monotone map from the standard normal to this distribution. It takes ``z``, not
-        ``Phi(z)``, so both tails keep their digits.
+        This is the monotone map from the standard normal to this distribution. It takes ``z``
+        instead of ``Phi(z)``, so both tails keep their digits.
 
         Args:
-            z: Standard normal numbers that broadcast against ``batch_shape`` (samples in front).
+            z: Standard normal numbers that broadcast against ``batch_shape``; dimensions of samples
+                lead.
         """
         check_tensor("z", z)
         if self._expanded:
@@ -449,16 +451,16 @@ class PiecewisePredictive(WithMoments):
         return z if self.scale is None else z * self.scale
 
     def breaks(self) -> Tensor:
-        """Normal scores where `transport` passes from piece to piece, ``... x (K - 1)``."""
+        """Normal scores that `transport` maps to the inner knots, ``... x (K - 1)``."""
         return cuts(*probabilities(self.masses))
 
     def _transport_stretched(self, z: Tensor) -> Tensor:
         """`transport` of a conformal distribution with stretched tails.
 
-        Of half-width ``w`` it has, with ``c = Phi^-1(1 - alpha/2)``, the scale ``w / c``, so beyond
-        ``c`` both distributions have the same tails, and the value is ``z``. Between, the share of
-        the interval below it is ``(Phi(z) - alpha/2) / (1 - alpha)``: it is
-        ``c (2 Phi(z) - 1) / (1 - alpha)``.
+        Let ``c = Phi^-1(1 - alpha/2)``. A distribution of half-width ``w`` has the scale ``w / c``.
+        In units of the scale its tails beyond ``c`` are standard normal, so ``z`` maps to itself.
+        Within the interval, the share ``(Phi(z) - alpha/2) / (1 - alpha)`` of the interval is below
+        the value, which is therefore ``c (2 Phi(z) - 1) / (1 - alpha)``.
         """
         tail, center, _ = self.masses.unbind(-1)
         end = -torch.special.ndtri(tail)
@@ -480,13 +482,13 @@ class PiecewisePredictive(WithMoments):
     def _moments_of_pieces(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distribution of scale 1.
 
-        A normal piece of natural mass ``N`` has, with ``a = phi(low) / N`` and ``b = phi(high) /
-        N``, the mean ``a - b`` and the mean square ``1 + a low - b high``. A uniform one has the
-        mean square ``(l^2 + l h + h^2) / 3`` around ``c``, with ``l = low - c`` and ``h = high -
-        c``.
+        Let ``a = phi(low) / N`` and ``b = phi(high) / N``, with ``N`` the natural mass of a normal
+        piece. The piece has the mean ``a - b`` and the mean square ``1 + a low - b high``. A
+        uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around ``c``, with ``l = low -
+        c`` and ``h = high - c``.
         """
         finite, masses, form = self.standardized().finite_knots, self.masses, self.form
-        if form.is_gaussian:  # which corrects nothing
+        if form.is_gaussian:
             shape = torch.broadcast_shapes(finite.shape[:-1], masses.shape[:-1])
             return masses.new_zeros(shape), masses.new_ones(shape)
         dim = max(finite.dim(), masses.dim())
@@ -514,7 +516,7 @@ _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
-    """A conformal distribution with stretched tails in units of its scale, whatever its width."""
+    """The conformal distribution with stretched tails, in units of its scale, for any width."""
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
@@ -526,7 +528,7 @@ def _standard_conformal(
 
 
 def _times(knots: Tensor, factor: Tensor) -> Tensor:
-    """Knots times a factor; infinite ones stay, without a gradient."""
+    """Knots times a factor; infinite knots stay infinite and get no gradient."""
     infinite = knots.isinf()
     return torch.where(infinite, knots, knots.masked_fill(infinite, 0.0) * factor.unsqueeze(-1))
 
@@ -536,12 +538,15 @@ def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
 
 
 def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
-    """``value`` as it is if it is a tensor; numbers in double precision, if none is NaN."""
+    """A tensor unchanged; numbers in double precision, checked for NaN."""
     return value if isinstance(value, Tensor) else check_numbers(name, value)
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
-    """The finite knots, at least a small gap apart, and the form with the ends that are open."""
+    """Check the values; returns the finite knots, at least `MIN_GAP` apart, and the full form.
+
+    ``form`` is completed by whether the outer knots are infinite and whether a tail is hollow.
+    """
     knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
     if knots.isnan().any() or not (gaps >= 0).all():
@@ -561,20 +566,20 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 
 
 def has_rare_ends(levels: Tensor) -> bool:
-    """Whether next to no mass lies beyond the outermost of increasing ``levels``.
+    """Whether almost no mass is beyond the first or the last of increasing ``levels``.
 
-    Integrals over pieces between two knots then cancel far out, and the tails do not cover it.
-    Reads the levels back from their device.
+    Integrals over pieces between two knots then cancel far out, and the tails are too small to hide
+    the error. This reads the levels back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 
 
 def _spread(knots: Tensor) -> Tensor:
-    """Sorted knots, moved apart to at least a small gap (infinite ones stay).
+    """Sorted knots, moved apart to at least a small gap; infinite knots do not move.
 
-    With ``j`` gaps taken off knot ``j``, knots too close to their neighbours are those that
-    decrease: the running maximum lifts them, and the gaps are put back.
+    After ``j`` gaps are subtracted from knot ``j``, a knot that is too close to its left neighbour
+    is smaller than this neighbour. The running maximum raises it, and the gaps are added back.
     """
-    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
+    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # a piece needs inner points
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps

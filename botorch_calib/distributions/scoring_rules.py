@@ -1,6 +1,6 @@
 r"""Scores of probabilistic forecasts, from distributions, quantiles, PITs and observations.
 
-The CRPS and the interval score of ``y`` are ``s_y`` times those of ``z = (y - mu) / s_y``.
+The CRPS and the interval score of ``y`` are ``s_y`` times the scores of ``z = (y - mu) / s_y``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import log_normal_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Nodes of the rule, and where it ends in a normal piece: at exp(-39) times the largest density.
+# Nodes of the rule, and twice the logarithm by which a normal density has decreased at its end
 _ORDER, _DEPTH = 80, 78.0
 
 
@@ -33,13 +33,13 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    The integral of ``F^2`` below ``z`` plus that of the mirrored distribution below ``-z``, each by
-    a Gauss-Legendre rule on each piece, where it is exact to rounding.
+    The score is the integral of ``F^2`` below ``z``, plus the same integral of the mirrored
+    distribution below ``-z``. A Gauss-Legendre rule on each piece is exact up to rounding.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
-        z: Finite observations that broadcast against ``predictive.batch_shape``; the scores have
-            their units and dtype, and smaller ones are better.
+        z: Finite observations that broadcast against ``predictive.batch_shape``. Scores have the
+            units and the dtype of ``z``; smaller scores are better.
 
     Example:
         >>> crps(PiecewisePredictive.gaussian(), torch.tensor(0.0))
@@ -54,10 +54,15 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 
 
 def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int = 200) -> Tensor:
-    """CRPS of ``n`` distributions by their quantiles at ``num`` levels, which come first.
+    """CRPS of ``n`` distributions, from quantiles at ``num`` levels.
 
-    ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` by the midpoint rule: the integrand is
-    continuous, with a kink where it is zero.
+    The score is ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` by the midpoint rule. The integrand
+    is continuous, and has a kink at its zero.
+
+    Args:
+        quantile: A function from levels ``num`` to quantiles, ``num x n``.
+        y: Observations ``n``.
+        num: Number of levels.
     """
     levels = (torch.arange(num, dtype=torch.double) + 0.5) / num
     quantiles = quantile(levels).reshape(num, len(y)).double()
@@ -68,13 +73,14 @@ def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int 
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
     """Score of central ``1 - alpha`` prediction intervals (Gneiting & Raftery 2007, eq. 43).
 
-    The width plus ``2 / alpha`` times the distance by which ``y`` is missed; smaller is better.
+    The score is the width of the interval, plus ``2 / alpha`` times the distance of ``y`` from the
+    interval. Smaller scores are better.
 
     Args:
         lower: Lower ends, in the units of ``y``.
         upper: Upper ends; both broadcast against ``y``.
         y: Observations.
-        alpha: Stated probability of a miss, in (0, 1).
+        alpha: Nominal probability of a miss, in (0, 1).
 
     Example:
         >>> interval_score(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(1.5), alpha=0.2)
@@ -90,7 +96,7 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
 
 
 def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
-    """Fraction of observations at or below their stated quantile, for each level, in float64.
+    """Fraction of observations at or below their predicted quantile, for each level, in float64.
 
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
@@ -112,8 +118,8 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
 def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
     """``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9, equal weights).
 
-    With ``n`` observations a correct model has the expectation ``sum_j p_j (1 - p_j) / n``. The
-    arguments mean what they mean in `observed_frequencies`.
+    With ``n`` observations, the expected value for a correct model is ``sum_j p_j (1 - p_j) / n``.
+    See `observed_frequencies` for the arguments.
 
     Example:
         >>> calibration_error(torch.tensor([0.2, 0.8]), torch.tensor([0.5]))
@@ -126,15 +132,15 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
 def binomial_interval(
     successes: Tensor | float, trials: Tensor | float, confidence: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Clopper and Pearson's interval of a success probability: exact, hence conservative.
+    """Clopper-Pearson interval of a success probability: exact, hence conservative.
 
-    It assumes independent trials, as those of forecasts one step ahead are under a correct model;
-    elsewhere the interval is a yardstick.
+    The interval assumes independent trials, such as forecasts one step ahead under a correct model.
+    For other trials it is only a rough guide.
 
     Args:
         successes: Counts, of any shape.
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
-        confidence: Probability that the interval holds the true one, at least; in (0, 1).
+        confidence: Least probability that the interval contains the true probability, in (0, 1).
 
     Example:
         >>> low, high = binomial_interval(17, 20)
@@ -147,7 +153,7 @@ def binomial_interval(
     if not ((n >= 1) & (k >= 0) & (k <= n)).all():
         raise InputDataError("`successes` must lie between 0 and `trials`, which must be positive.")
     tail = (1.0 - confidence) / 2.0
-    # A beta distribution needs positive parameters; where one would be 0, the end is known.
+    # A beta distribution needs positive parameters; if one would be 0, the end is 0 or 1.
     low = torch.as_tensor(beta.ppf(tail, k.clamp(min=1.0).numpy(), (n - k + 1).numpy()))
     high = torch.as_tensor(beta.ppf(1.0 - tail, (k + 1).numpy(), (n - k).clamp(min=1.0).numpy()))
     return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))

@@ -1,11 +1,11 @@
 r"""Normal scores of Student's t distribution, and their inverse.
 
-PyTorch has neither its cdf nor its quantile function.
+PyTorch implements neither the cdf nor the quantile function of this distribution.
 
-In ``w = sqrt(nu log(1 + t^2 / nu))``, which is close to the normal score of ``t``, the density is
-``C exp(-w^2 / 2) h(w)`` with ``h(w) = (a / (1 - exp(-a)))^(1/2)``, ``a = w^2 / nu``: a normal one
-times a factor that hardly varies. So tail probabilities are integrals by a short rule, accurate
-however far out and for all ``nu``, and Newton's method inverts them in a few steps.
+The variable ``w = sqrt(nu log(1 + t^2 / nu))`` is close to the normal score of ``t``. Its density
+is ``C exp(-w^2 / 2) h(w)`` with ``h(w) = (a / (1 - exp(-a)))^(1/2)`` and ``a = w^2 / nu``: a normal
+density times a slowly varying factor. So a short quadrature rule computes tail probabilities
+accurately for all ``t`` and ``nu``, and Newton's method inverts them in a few steps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._normal_functions import HALF_LOG_2PI, graded_rule
 
 _ORDER = 24
-_STEPS = 8  # of Newton's method, from within 0.1
-_CUT = 72.0  # the integral ends where the integrand has fallen by exp(-36)
-_LARGEST = 1200.0  # logarithm of the square of a number that overflows
-_HUGE = 1e100  # beyond it a square may overflow, and adding 1 changes nothing
-_FARTHEST = 37.0  # largest normal score: beyond, probabilities underflow
+_STEPS = 8  # Newton steps, from a start with an error below 0.1
+_CUT = 72.0  # the integral ends where the integrand has decreased by exp(-36)
+_LARGEST = 1200.0  # cap of log(t^2), which keeps t below 1e261
+_HUGE = 1e100  # squares of larger numbers may overflow, and adding 1 does not change them
+_FARTHEST = 37.0  # largest normal score: more extreme probabilities underflow
 
 
 def student_t_score(t: Tensor, df: Tensor) -> Tensor:
-    """The normal score ``Phi^-1(F(t))`` of standard t variables, float64, differentiable."""
+    """Normal scores ``Phi^-1(F(t))`` of standard t variables, float64, differentiable."""
     near, far = t.clamp(-_HUGE, _HUGE), t.abs().clamp(min=_HUGE)
     squares = torch.where(t.abs() < _HUGE, (near.square() / df).log1p(), 2.0 * far.log() - df.log())
     w = squares.mul(df).clamp(min=1e-30).sqrt()
@@ -37,7 +37,7 @@ def student_t_score(t: Tensor, df: Tensor) -> Tensor:
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
     """``F^-1(Phi(score))`` of the standard t distribution, float64, differentiable.
 
-    Those beyond 1e260, which occur with few degrees of freedom, are next to it.
+    Quantiles beyond 1e260, which occur with few degrees of freedom, are clamped to about 1e260.
     """
     z = score.abs().clamp(max=_FARTHEST)
     target = log_ndtr(-z.detach())
@@ -65,14 +65,14 @@ def _log_factor(a: Tensor) -> Tensor:
 
 
 def _log_density(w: Tensor, df: Tensor) -> Tensor:
-    """Log density of ``w`` on the line."""
+    """Log density of ``w``."""
     half = 0.5 * df
     constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * half.log() - HALF_LOG_2PI
     return constant - 0.5 * w.square() + _log_factor(w.square() / df)
 
 
 def _log_tail(w: Tensor, df: Tensor) -> Tensor:
-    """Log probability beyond ``w >= 0``."""
+    """Log probability of values above ``w >= 0``."""
     nodes, weights = graded_rule(_ORDER, w.dtype, w.device)
     column = (-1, *[1] * len(torch.broadcast_shapes(w.shape, df.shape)))
     reach = (_CUT / ((w.square() + _CUT).sqrt() + w)).detach()

@@ -239,7 +239,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             confidence,
             maximize=maximize,
         )
-        return look.space.parameters(stated.candidate.squeeze(0).cpu()), stated
+        last = [trial for trial in look.trials if trial.state is TrialState.COMPLETE][-1]
+        single = {
+            name: last.params[name] for name, own in last.distributions.items() if own.single()
+        }
+        return {**single, **look.space.parameters(stated.candidate.squeeze(0).cpu())}, stated
 
     def last_safe(self, study: Study) -> dict[str, Any] | None:
         """Parameters of the latest trial that kept all constraints, to go back to.

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from uuid import uuid4
 
 try:
@@ -147,8 +147,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     the disk before the candidate is returned. Processes that share a file wait for each other. The
     candidates of one process are pending in the others until their rows are added.
 
-    If an evaluation knows only that an outcome is above a bound, it returns the bound, and 1
-    (-1: below) under the outcome's name plus ``_beyond``: see `ChanceConstraint.observe`.
+    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 (-1
+    for below) under the outcome's name with the suffix ``_beyond``. See `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
@@ -162,6 +162,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         books: Path of a file for the decisions, which the first decision creates (default: Xopt's
             ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
+        returns_id: Whether candidates have an ``"_id"`` (default: True). Without it rows are found
+            by their settings: for evaluators that set whatever a candidate names.
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
@@ -185,7 +187,6 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     supports_batch_generation: bool = True
     supports_single_objective: bool = True
     supports_constraints: bool = True
-    returns_id: ClassVar[bool] = True
     _compatible_turbo_controllers = [OptimizeTurboController, SafetyTurboController]
     level: float = Field(0.9, description="probability of meeting all constraints")
     budget: float = Field(SIZE, description="violations beyond the stated share")
@@ -214,6 +215,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _in_place(cls, books: str | None) -> str | None:
         """The absolute path, as the working directory may change."""
         return books and os.path.abspath(os.path.expanduser(os.path.expandvars(books)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_ids(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Candidates have ids by default, unlike those of Xopt's own generators."""
+        return {"returns_id": True, **settings}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -248,7 +255,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         # Decided candidates are the last ones, after points that Xopt interpolates.
         decided = self.decisions[-n_candidates:]
         for candidate, row in zip(candidates[-n_candidates:], decided, strict=True):
-            candidate[stored.ID] = row[stored.ID]
+            candidate |= {stored.ID: row[stored.ID]} if self.returns_id else {}
         return candidates
 
     def _keep_books_beside_dump(self) -> None:

@@ -1,4 +1,4 @@
-"""What is stated of outcomes, with joint samples, whose sampler registers with BoTorch."""
+"""Predictions of outcomes and their joint samples; registers a sampler with BoTorch."""
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.distribution_functions import normal_scores

@@ -1,4 +1,4 @@
-r"""`CalibratedPosterior`: a `Prediction` with joint samples, as BoTorch takes it."""
+r"""`CalibratedPosterior`: a `Prediction` with joint samples, as a BoTorch posterior."""
 
 from __future__ import annotations
 
@@ -29,62 +29,64 @@ from botorch_calib.posteriors.prediction import EXCESS, MEMBER_DIM, Prediction
 class CalibratedPosterior(Prediction, Posterior):
     """Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
-    The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
-    piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. `Prediction` has the
-    marginals that follow, in closed form.
+    The Gaussian posterior has ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point. The
+    piecewise distribution replaces the standard normal distribution of ``z = (y - mu) / sqrt(v +
+    n)``. `Prediction` computes the resulting marginals in closed form.
 
-    Jointly, with ``T`` the monotone map from the standard normal to the piecewise distribution,
-    samples are the transport ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y
-    = f + sqrt(n) eps`` from the Gaussian process. The noise belongs to the input, not to the row:
-    ``eps = (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process. Therefore
+    *Joint samples.* Let ``T`` be the monotone map from the standard normal to the piecewise
+    distribution. A sample is ``f~ = f + a sqrt(v + n) (T(z) - z)``, for joint draws of ``f`` and
+    ``y = f + sqrt(n) eps`` from the Gaussian process. The noise is a function of the input: ``eps =
+    (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process. Therefore:
 
-    * a sample is a function of ``x``: equal rows have equal values, as far as the process' own
-      paths do. (Where its Cholesky factor needs jitter, these differ by about the root of it, and
-      ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much.)
-    * each marginal is the closed-form one whatever ``q``, and the sample at a point does not depend
-      on later points;
-    * ``z`` has the posterior correlation of ``f``, exactly so between points of equal ``v`` and
-      ``n``;
-    * a distribution that corrects nothing gives back the process' sample paths.
+    * A sample is a function of ``x``: equal rows have equal values. If the Cholesky factor of the
+      process needs jitter, its paths differ between equal rows by about the root of the jitter, and
+      ``f~`` differs by up to ``max(1, T') + |T' - 1| / 2`` times as much.
+    * Each marginal equals the closed form for every ``q``, and the sample at a point does not
+      depend on later points.
+    * ``z`` has the posterior correlation of ``f``, exactly between points of equal ``v`` and ``n``.
+    * A distribution that corrects nothing returns the sample paths of the process.
 
-    Samples of the observation are ``mu + sqrt(v + n) T(z)``, with noise that is independent from
-    row to row, as in BoTorch: two observations of one point differ.
+    Samples of the observation are ``mu + sqrt(v + n) T(z)``. Their noise is independent from row to
+    row, as in BoTorch: two observations at the same point differ.
 
-    *Ensembles.* Members ``s`` of equal weight, such as the draws of a fully Bayesian model, state
-    ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. With ``F`` the mixture's cdf of ``y`` the
-    normal score is ``z = Phi^-1(F(y))``, and a calibrated draw moves one of a member, ``y~ =
-    F^-1(Phi(T(z)))``, ``f~ = f + a_s (y~ - y)``. Where members have no variance of their own (``v_s
-    = 0``), only observations are corrected. *Each member* has `mean`, `variance` and samples,
-    ``batch_shape x num_members x q x 1``, as in BoTorch's posteriors of ensembles, whose
-    acquisition functions average over the members of a model with ``_is_ensemble``; all else is of
-    the mixture, `moments` too. Samples map scores by interpolation, within 1e-5 scores where
-    members overlap.
+    *Ensembles.* Members ``s`` of equal weight, such as the draws of a fully Bayesian model, have
+    ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. With ``F`` the mixture's cdf of ``y``, the
+    normal score is ``z = Phi^-1(F(y))``. A draw from a member is calibrated by ``y~ =
+    F^-1(Phi(T(z)))`` and ``f~ = f + a_s (y~ - y)``. If members have no variance of their own (``v_s
+    = 0``), only observations are corrected. `mean`, `variance` and samples have a dimension of
+    members, ``batch_shape x num_members x q x 1``, as in BoTorch's ensemble posteriors: acquisition
+    functions average over the members of a model with ``_is_ensemble``. All other methods,
+    including `moments`, describe the mixture. Samples map scores by interpolation, with an error
+    below 1e-5 scores where members overlap.
 
-    *The guarantee* is on the coverage of statements about the observation. Observations of single
-    points do not tell how much of an excess of spread is the objective's: the gain ``a`` is that of
-    the process. If its noise variance is too small, intervals of the objective stay too narrow at
-    visited points. ``excess="objective"`` takes the noise variance for true, and the rest of the
-    calibrated variance for the objective's: with ``tau^2 = max(1, Var[z])`` the process'
-    variance becomes ``v' = tau^2 (v + n) - n``, its gain ``a' = v' / (v' + n) = max(a, 1 - n /
-    (Var[z] (v + n)))``, and ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, of
-    variance ``v'`` where ``Var[z] >= 1``. Jointly, a normal draw of ``f`` given ``y`` under ``a'``
-    stands for ``f``, with the same residual. This only raises the gain, and has a kink where
-    ``Var[z] = 1``. Its intervals carry no guarantee either: they are too wide where the noise is
-    understated.
+    *Guarantee.* The guarantee is on the coverage of statements about the observation. Observations
+    at distinct points do not show whether excess spread is due to the objective or to the noise, so
+    by default the gain ``a`` of the process is used. If its noise variance is too small, intervals
+    of the objective stay too narrow at visited points.
+
+    ``excess="objective"`` trusts the noise variance and attributes the remaining calibrated
+    variance to the objective. With ``tau^2 = max(1, Var[z])`` the variance of the process becomes
+    ``v' = tau^2 (v + n) - n``, and its gain becomes ``a' = v' / (v' + n) = max(a, 1 - n / (Var[z]
+    (v + n)))``. Then ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, whose variance is
+    ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` by a normal draw of ``f`` given ``y``
+    under ``a'``, with the same residual. This option only raises the gain, and has a kink at
+    ``Var[z] = 1``. Its intervals carry no guarantee either: they are too wide if the noise variance
+    is too small.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
-            units of the outcome, ``batch_shape x q x 1``. (Models make theirs by `of_targets`.)
+            units of the outcome, ``batch_shape x q x 1``. (Models use `of_targets` instead.)
         predictive: Distribution of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
         noise_variance: Observation noise variance ``n``, in squared units of the outcome,
             broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
             noise; a tensor of zeros gives the same up to rounding.
         denoise: If False, the posterior of the observation ``y`` itself.
-        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the process's: the
-            former for the search, the latter for claims about ``f``. The observation is the same.
+        excess: ``"noise"`` or ``"objective"``: the source of spread in excess of the process's
+            spread. Use ``"noise"`` for the search, ``"objective"`` for claims about ``f``. The
+            posterior of the observation is the same.
 
     Raises:
-        UnsupportedError: If ``posterior`` is not Gaussian, or ``predictive`` no
+        UnsupportedError: If ``posterior`` is not Gaussian, or ``predictive`` is not a
             `PiecewisePredictive`.
         BotorchTensorDimensionError: If there are several outputs, or a shape does not broadcast.
         InputDataError: If a variance or an option is malformed.
@@ -96,10 +98,11 @@ class CalibratedPosterior(Prediction, Posterior):
         >>> samples = posterior.rsample(torch.Size([16]))
     """
 
-    #: Covariance of ``f`` in the space of the targets, ``batch_shape [x S] x q x q``; None where
+    #: Covariance of ``f`` in the space of the targets, ``batch_shape [x S] x q x q``; None if
     #: points are independent.
     covariance: Tensor | LinearOperator | None = None
-    #: That with the points of a baseline, ``batch_shape x q x r``: see `rsample_from_cached_root`.
+    #: Covariance of ``f`` with its values at a baseline, ``batch_shape x q x r``: see
+    #: `rsample_from_cached_root`.
     with_baseline: Tensor | None = None
 
     def __init__(
@@ -116,7 +119,7 @@ class CalibratedPosterior(Prediction, Posterior):
         noise = None
         if isinstance(noise_variance, Tensor) or noise_variance != 0.0:
             noise = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
-            check_variances("noise_variance", noise)  # once more, in the precision of the mean
+            check_variances("noise_variance", noise)  # again, in the precision of the mean
         variance = posterior.variance
         super().__init__(
             mean, variance, noise, None, None, predictive, denoise, excess, of_order_one=True
@@ -131,25 +134,26 @@ class CalibratedPosterior(Prediction, Posterior):
         with_baseline: Tensor | None = None,
         **settings: Any,
     ) -> Self:
-        """The posterior of moments in the space of the targets; nothing is checked.
+        """Make a posterior from moments in the space of the targets, without checks.
 
-        It takes the arguments of `Prediction`, and values of the class's attributes.
+        ``moments`` and ``settings`` are arguments of `Prediction`; ``covariance`` and
+        ``with_baseline`` are the attributes of this class.
         """
         self = cls.__new__(cls)
         Prediction.__init__(self, *moments, **settings)
         self.covariance, self.with_baseline = covariance, with_baseline
         return self
 
-    # ------------------------------------------------------------ as BoTorch reads it
+    # ------------------------------------------------------------ BoTorch's interface
 
     @property
     def distribution(self) -> NoReturn:
         """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
         raise UnsupportedError(
             "A calibrated posterior is not multivariate normal, so it has no `distribution` and no "
-            "`mvn`: ends of intervals are its `quantile`s. Several outcomes go into a "
-            "CalibratedModelList (not a ModelListGP, which joins normal distributions); "
-            "acquisition functions that need joint normality, such as entropy search, take the "
+            "`mvn`. Use `quantile` for the ends of intervals. Put several outcomes into a "
+            "CalibratedModelList (not a ModelListGP, which joins normal distributions). Give "
+            "acquisition functions that need joint normality, such as entropy search, the "
             "Gaussian process itself, `model.gaussian_model`."
         )
 
@@ -162,7 +166,7 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def mean(self) -> Tensor:
-        """Mean, ``batch_shape x q x 1``, of each member if there are several."""
+        """Mean, ``batch_shape x q x 1``; with members, the mean of each."""
         return self._of_members(0) if self.members else self.moments()[0]
 
     @property
@@ -183,7 +187,9 @@ class CalibratedPosterior(Prediction, Posterior):
     def _of_members(self, moment: int) -> Tensor:
         units = self.outcome_map
         if not isinstance(units, Affine):
-            raise UnsupportedError("Members have moments with affine outcome transforms alone.")
+            raise UnsupportedError(
+                "The moments of the members of an ensemble need an affine outcome transform."
+            )
         values = self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM)
         values = units.scaled(values, power=2) if moment else units.outcome(values)
         return values.to(self.dtype)
@@ -193,7 +199,7 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def base_sample_shape(self) -> Size:
-        """``batch_shape x q x 2``: for each point a number for ``f`` and one for the noise."""
+        """``batch_shape x q x 2``: for each point, one number for ``f`` and one for the noise."""
         return Size([*self.path_posterior.base_sample_shape, 2])
 
     @property
@@ -203,12 +209,12 @@ class CalibratedPosterior(Prediction, Posterior):
     # ------------------------------------------------------------ joint samples
 
     @cached_property
-    @torch.enable_grad()  # it is kept
+    @torch.enable_grad()  # the cached posterior needs a graph even if its first user does not
     def path_posterior(self) -> GPyTorchPosterior:
         """The Gaussian posterior of the targets, from which paths of the process are drawn.
 
-        In this space the jitter that GPyTorch adds to a covariance matrix which rounding has made
-        indefinite, 1e-8 (1e-6 in single precision), is small whatever the units of the outcome.
+        GPyTorch adds a jitter of 1e-8 (1e-6 in single precision) to covariance matrices that
+        rounding has made indefinite. It is small in this space, for any units of the outcome.
         """
         mean = self.target_mean.squeeze(-1)
         if self.covariance is None:
@@ -219,13 +225,13 @@ class CalibratedPosterior(Prediction, Posterior):
         return GPyTorchPosterior(MultivariateNormal(mean, operator))
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples.
+        """Differentiable samples from base samples, ``sample_shape x batch_shape x q x 1``.
 
         Args:
             sample_shape: Shape of the set of samples.
-            base_samples: ``sample_shape x base_sample_shape``, standard normal. In the last
-                dimension the first number makes the path ``f``, the second the noise: by a path of
-                its own or, for an observation, directly.
+            base_samples: Standard normal numbers, ``sample_shape x base_sample_shape``. In the last
+                dimension the first number makes the path ``f``. The second number makes the noise:
+                through a second path or, for an observation, directly.
         """
         if base_samples.shape[: len(sample_shape)] != sample_shape:
             raise RuntimeError(
@@ -245,25 +251,25 @@ class CalibratedPosterior(Prediction, Posterior):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: Tensor
     ) -> Tensor:
-        """Samples at these points, jointly with those at a baseline, of which a root is given.
+        """Samples at these points, joint with samples at a baseline, given a root at the baseline.
 
         Args:
             sample_shape: Shape of the set of samples.
             base_samples: ``sample_shape x batch_shape x (r + q) x 2``, as in
-                `rsample_from_base_samples`, those of the ``r`` points of the baseline first; the
+                `rsample_from_base_samples`. The ``r`` points of the baseline come first; the
                 t-batch may be collapsed to size 1.
             baseline_L: Root of the covariance of `path_posterior` at the baseline, ``r x r``.
 
         Raises:
             NotPSDError: If the root cannot be extended.
-            NanError: If the covariance holds NaN.
+            NanError: If the covariance contains NaN.
         """
         assert self.with_baseline is not None and isinstance(self.covariance, Tensor)
         r = baseline_L.shape[-1]
         known = self.with_baseline.double()
         known = torch.linalg.solve_triangular(baseline_L.mT, known, upper=True, left=False)
         own = psd_safe_cholesky(self.covariance.double() - known @ known.mT, max_tries=6)
-        # One product makes the paths of all samples, or both of each.
+        # One product makes all paths.
         has_other = self.objective and not self._corrects_nothing
         columns = base_samples.double().reshape(-1, *base_samples.shape[len(sample_shape) :])
         columns = columns[..., : 1 + has_other].movedim(0, -2)
@@ -285,15 +291,15 @@ class CalibratedPosterior(Prediction, Posterior):
         )
 
     def moved(self, path: Tensor, other: Tensor) -> Tensor:
-        """Outcomes made of paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
+        """Outcomes from paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
 
         ``other`` are independent paths or, for observations, standard normal numbers. The noise
-        ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of ``f``.
-        Between two points with ``r`` the correlation of the paths, that of ``z`` is ``r (sqrt(v v')
-        + sqrt(n n')) / sqrt((v + n) (v' + n'))``, whose factor of ``r`` is at most 1, and 1 where
-        ``n / v`` is the same. Where ``v`` is so small that jitter outweighs it, the noise is too
-        large, which does no harm: ``f~`` changes with ``f'`` at the rate ``(T' - 1) sqrt(v n) / (v
-        + n)``, at most ``|T' - 1| / 2``.
+        ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of ``f``. If
+        the paths have the correlation ``r`` between two points, ``z`` has the correlation ``r
+        (sqrt(v v') + sqrt(n n')) / sqrt((v + n) (v' + n'))``. The factor of ``r`` is at most 1, and
+        it is 1 if both points have the same ``n / v``. If jitter outweighs a small ``v``, the noise
+        is too large. This does no harm: ``f~`` changes with ``f'`` at the rate ``(T' - 1) sqrt(v n)
+        / (v + n)``, at most ``|T' - 1| / 2``.
         """
         mean, variance, noise = self.target_mean, self.target_variance, self.target_noise
         if not self.objective:
@@ -313,7 +319,7 @@ class CalibratedPosterior(Prediction, Posterior):
         return self.outcome_map.outcome(moved).to(self.dtype)
 
     def _transport(self, t: Tensor) -> Tensor:
-        """How far the calibrated distribution moves observed targets; members' by a table."""
+        """The shift of observed targets by calibration; members share a table of scores."""
         if not self.members:
             z = (t - self.target_mean) / self._total
             return self._total * (self._predictive.transport(z) - z)
@@ -327,13 +333,13 @@ def _check_arguments(
 ) -> None:
     if type(posterior) is not GPyTorchPosterior:
         raise UnsupportedError(
-            "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
+            "`posterior` of a CalibratedPosterior must be a GPyTorchPosterior with a multivariate "
             f"normal distribution, got {type(posterior).__name__}."
         )
     if posterior._is_mt:
         raise BotorchTensorDimensionError(
-            "CalibratedPosterior is defined for a `posterior` of a single output; use one "
-            "calibrated model per outcome in a CalibratedModelList."
+            "CalibratedPosterior needs a `posterior` of a single output: use one calibrated "
+            "model per outcome in a CalibratedModelList."
         )
     if not isinstance(predictive, PiecewisePredictive):
         raise UnsupportedError(
@@ -346,14 +352,14 @@ def _check_arguments(
         shapes["noise_variance"] = check_variances("noise_variance", noise_variance).shape
     elif isinstance(noise_variance, bool):
         raise InputDataError(
-            f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
-            "posterior of the observation give `denoise=False`."
+            f"`noise_variance` must be a number or a tensor, got {noise_variance}: use "
+            "`denoise=False` for the posterior of the observation."
         )
     else:
         check_nonnegative("noise_variance", noise_variance)
     for name, shape in shapes.items():
         if not broadcasts_to(shape, posterior.mean.shape):
             raise BotorchTensorDimensionError(
-                f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                f"posterior mean, {tuple(posterior.mean.shape)}."
+                f"The shape {tuple(shape)} of `{name}` does not broadcast to the shape "
+                f"{tuple(posterior.mean.shape)} of the posterior mean."
             )

@@ -1,7 +1,7 @@
-r"""`normal_scores`: predictive distributions of any kind, by ``F`` and ``F^-1`` on a normal scale.
+r"""`normal_scores`: normal scores under any predictive distribution, from its cdf ``F``.
 
-An observation ``y`` has the normal score ``z = Phi^-1(F(y))``, and ``F^-1(Phi(z))`` takes it back.
-That is all a calibrator needs of a predictive distribution. Register another kind of posterior by::
+An observation ``y`` has the normal score ``z = Phi^-1(F(y))``; its inverse is ``y = F^-1(Phi(z))``.
+A calibrator needs nothing else of a predictive distribution. Register another kind of posterior::
 
     @normal_scores.register(MyPosterior)
     def _(posterior: MyPosterior) -> OutcomeMap:
@@ -26,29 +26,29 @@ from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
-# Closer to 0 or 1 no probability is told apart by most formulas in double precision.
+# Most formulas in double precision do not resolve probabilities closer to 0 or 1.
 _NEAREST = torch.finfo(torch.double).eps
 _LEAST_SHARE = 1e-300
 
 
 @singledispatch
 def normal_scores(posterior: Any) -> OutcomeMap:
-    """The map from normal scores to observations that a posterior of these states.
+    """The map from normal scores to observations under a posterior of observations.
 
-    It takes a ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with ``cdf``
-    and ``icdf``, and the posteriors of botorch_community's prior-fitted networks and variational
-    Bayesian last layers (noise included). Others can be registered.
+    Supported are a ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with
+    ``cdf`` and ``icdf``, and the posteriors of botorch_community's prior-fitted networks and
+    variational Bayesian last layers (noise included). Other kinds can be registered.
 
     Raises:
-        UnsupportedError: For a posterior of a kind that is not registered.
+        UnsupportedError: If this kind of posterior is not registered.
 
     Example:
         >>> posterior = TorchPosterior(StudentT(4.0, torch.zeros(3, 1), torch.ones(3, 1)))
         >>> z = normal_scores(posterior).latent(torch.ones(3, 1))
     """
     raise UnsupportedError(
-        f"The distribution function of observations under {type(posterior).__name__} is not "
-        "known: register it by `normal_scores.register`, of `botorch_calib.posteriors`."
+        f"No distribution function of observations is registered for {type(posterior).__name__}: "
+        "register one by `botorch_calib.posteriors.normal_scores.register`."
     )
 
 
@@ -60,10 +60,10 @@ def _of_torch_posterior(posterior: TorchPosterior) -> OutcomeMap:
 @normal_scores.register
 def _of_gaussian(posterior: GPyTorchPosterior) -> OutcomeMap:
     raise UnsupportedError(
-        f"A {type(posterior).__name__} of a model without a Gaussian likelihood does not say how "
-        "noisy observations are: let the model state a TorchPosterior of Normal distributions, "
-        "noise included, or register the posterior by `normal_scores.register`, of "
-        "`botorch_calib.posteriors`."
+        f"The noise of observations is unknown for a {type(posterior).__name__} of a model without "
+        "a Gaussian likelihood: let the model return a TorchPosterior of Normal distributions, "
+        "noise included, or register the posterior by "
+        "`botorch_calib.posteriors.normal_scores.register`."
     )
 
 
@@ -76,8 +76,8 @@ def _of_distribution(distribution: Any) -> OutcomeMap:
     for method in ("cdf", "icdf"):
         if getattr(type(distribution), method) is getattr(Distribution, method):
             raise UnsupportedError(
-                f"{type(distribution).__name__} has no `{method}`, which its normal scores need: "
-                "register the posterior by `normal_scores.register`, of `botorch_calib.posteriors`."
+                f"{type(distribution).__name__} has no `{method}`, which normal scores need: "
+                "register the posterior by `botorch_calib.posteriors.normal_scores.register`."
             )
     return _Inverted(distribution)
 
@@ -117,7 +117,8 @@ class _StudentT(_LocationScale):
 class _Inverted(OutcomeMap):
     """A distribution with ``cdf`` and ``icdf``, evaluated in double precision.
 
-    PyTorch's formulas do not resolve probabilities next to 0 or 1, so scores end at -8.1 and 8.1.
+    Scores range from -8.1 to 8.1, since PyTorch's formulas do not resolve more extreme
+    probabilities.
     """
 
     def __init__(self, distribution: Distribution) -> None:
@@ -131,7 +132,7 @@ class _Inverted(OutcomeMap):
         support: Any = self._distribution.support
         y = outcome.double()
         inside = support.check(y)
-        # Farther out PyTorch refuses some values, whose probability it rounds to 0 or 1
+        # Beyond these quantiles PyTorch raises for some values, or rounds to 0 or 1.
         least, typical, greatest = (
             self._distribution.icdf(torch.full_like(y, level))
             for level in (_NEAREST, 0.5, 1.0 - _NEAREST)
@@ -142,7 +143,10 @@ class _Inverted(OutcomeMap):
 
 
 class _Histogram(OutcomeMap):
-    """A density that is constant between common borders; each half from its own end."""
+    """A density that is constant between common borders.
+
+    Each half is computed from its own end, so both tails keep their digits.
+    """
 
     def __init__(self, borders: Tensor, probabilities: Tensor) -> None:
         self._borders = borders.double()
@@ -163,8 +167,11 @@ class _Histogram(OutcomeMap):
         return torch.where(upper, high, low)
 
     def _from_end(self, tail: Tensor, below: Tensor, shares: Tensor, borders: Tensor) -> Tensor:
-        """Where the probability ``tail`` is reached, coming from the first border."""
-        # Leading dimensions are samples: they become one row for each distribution.
+        """The value at which the probability ``tail`` is reached from the first border.
+
+        ``below`` has the probabilities before each border.
+        """
+        # Leading dimensions are samples: flatten them into one row for each distribution.
         lead = tail.dim() - below.dim()
         rows = tail.movedim(tuple(range(lead)), tuple(range(-lead, 0))) if lead else tail
         rows = rows.flatten(below.dim() - 1)

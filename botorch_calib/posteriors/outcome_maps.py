@@ -1,4 +1,4 @@
-"""`OutcomeMap`: an increasing map from the space in which a prediction is stated to outcomes."""
+"""`OutcomeMap`: an increasing map from the targets of a prediction to outcomes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 class OutcomeMap(ABC):
     """An increasing map of the real line to outcomes, with its inverse, for each point of a batch.
 
-    For a model with an outcome transform it is the inverse transform; for a predictive distribution
-    with the distribution function ``F`` it is ``F^-1(Phi(z))``.
-
-    Tensors have two dimensions at least, and broadcast against ``batch_shape x q x 1``.
+    For a model with an outcome transform it is the inverse transform. For a predictive distribution
+    with the distribution function ``F`` it is ``F^-1(Phi(z))``. Tensors have at least two
+    dimensions, and broadcast against ``batch_shape x q x 1``.
     """
 
     @abstractmethod
@@ -23,25 +22,25 @@ class OutcomeMap(ABC):
 
     @abstractmethod
     def latent(self, outcome: Tensor) -> Tensor:
-        """The inverse; minus infinity or infinity for what is below or above all outcomes."""
+        """The inverse map; minus infinity below the range of outcomes, infinity above it."""
 
     def kinks(self, ref: Tensor) -> Tensor | None:
         """Latent numbers where the map is not smooth, increasing, ``num x ...``; None for none.
 
-        Integrals end there. ``ref`` gives precision and device.
+        Panels of integrals end at kinks. The result has the precision and device of ``ref``.
         """
         return None
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """The increasing map to ``weight y + offset``, from ``-latent`` if ``weight < 0``."""
+        """The increasing map to ``weight y + offset``; it takes ``-latent`` if ``weight < 0``."""
         return _AffineAfter(self, weight, offset)
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(OutcomeMap):
-    """``offset + weight t``; without arguments the identity.
+    """The map ``offset + weight t``; the identity by default.
 
-    Both are numbers, or tensors that broadcast against ``batch_shape x q x 1``.
+    Both arguments are numbers, or tensors that broadcast against ``batch_shape x q x 1``.
     """
 
     weight: Tensor | float = 1.0  # positive
@@ -49,7 +48,7 @@ class Affine(OutcomeMap):
 
     @property
     def _is_identity(self) -> bool:
-        # Tensors are not compared, which would wait for the device.
+        # Comparing tensors would wait for the device.
         return isinstance(self.weight, float) and (self.weight, self.offset) == (1.0, 0.0)
 
     def outcome(self, latent: Tensor) -> Tensor:
@@ -59,7 +58,7 @@ class Affine(OutcomeMap):
         return outcome if self._is_identity else (outcome - self.offset) / self.weight
 
     def scaled(self, size: Tensor, power: int = 1) -> Tensor:
-        """A size in units of ``t``, such as a deviation, to a ``power``, in those of outcomes."""
+        """Convert a deviation (``power=1``) or a variance (``power=2``) of ``t`` to outcomes."""
         return size if self._is_identity else size * self.weight**power
 
     def affine(self, weight: float, offset: float) -> Affine:

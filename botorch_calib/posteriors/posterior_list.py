@@ -22,16 +22,17 @@ from botorch_calib.posteriors.prediction import Prediction
 class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
 
-    One sampler serves all outcomes, with base samples from one sequence, so that outcomes are
-    independent under quasi-random numbers too. The samplers of BoTorch's list, one for each
-    outcome, are independent under pseudo-random numbers only [botorch issue 2658].
+    One sampler draws base samples for all outcomes from one sequence, so outcomes are independent
+    under quasi-random numbers too. BoTorch's list has one sampler for each outcome; its outcomes
+    are independent under pseudo-random numbers only [botorch issue 2658].
 
     Args:
         posteriors: One for each of the ``m`` outcomes, at the same points ``batch_shape x q``:
-            those of calibrated models, or known values (an ``EnsemblePosterior`` of one member).
+            posteriors of calibrated models, or known values (an ``EnsemblePosterior`` of one
+            member).
 
     Raises:
-        UnsupportedError: If they are of different shapes.
+        UnsupportedError: If the posteriors have different shapes.
 
     Example:
         >>> posterior = CalibratedModelList(model, gp).posterior(X)
@@ -44,9 +45,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         shapes = [tuple(each._extended_shape()) for each in posteriors]
         if len(set(shapes)) > 1 or shapes[0][-1] != 1:
             raise UnsupportedError(
-                "Several outcomes need one value each at the same points, and their posteriors "
-                f"have the shapes {shapes}: give all models the same batch shape, and input "
-                "transforms that make equally many points of one."
+                "Each outcome needs one value at each of the same points, but the posteriors have "
+                f"the shapes {shapes}: give all models the same batch shape, and input transforms "
+                "that make equally many points of one."
             )
         super().__init__(*posteriors)
 
@@ -60,9 +61,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def base_sample_shape(self) -> Size:
-        """``batch_shape x q x 2m``: for each point two of the first outcome, of the second, ...
+        """``batch_shape x q x 2m``: two numbers for the first outcome, two for the second, ...
 
-        A known outcome needs none, and one that is not calibrated may need a single one.
+        A known outcome needs none, and an outcome without calibration may need only one.
         """
         return Size([*self._extended_shape()[:-1], sum(self._numbers_of_base_samples)])
 
@@ -72,7 +73,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def _numbers_of_base_samples(self) -> list[int]:
-        """How many each outcome has at a point."""
+        """Numbers of base samples of each outcome at a point."""
         num_dims = len(self._extended_shape()) - 1  # of t-batch and points
         return [
             0 if _is_known(each) else each.base_sample_shape[num_dims:].numel()
@@ -80,9 +81,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         ]
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x m``, made of base samples.
+        """Differentiable samples, ``sample_shape x batch_shape x q x m``, from base samples.
 
-        These are ``sample_shape x base_sample_shape``, standard normal.
+        The base samples are standard normal, ``sample_shape x base_sample_shape``.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = []
@@ -98,9 +99,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor]
     ) -> Tensor:
-        """Samples jointly with those at a baseline, of which the outcomes' roots are given.
+        """Samples joint with samples at a baseline, given the root of each outcome.
 
-        As `CalibratedPosterior.rsample_from_cached_root`, with one root for each outcome.
+        See `CalibratedPosterior.rsample_from_cached_root`; ``baseline_L`` has a root per outcome.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = [
@@ -121,11 +122,11 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         return mean, variance
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(f <= value)`` of each marginal, ``value`` being common or ``batch_shape x q x m``."""
+        """``P(f <= value)`` of each marginal, for one value or values ``batch_shape x q x m``."""
         return self._of_each("cdf", value)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Density of each marginal at ``value``, which is as in `cdf`."""
+        """Density of each marginal, for one value or values ``batch_shape x q x m``."""
         return self._of_each("density", value)
 
     def quantile(self, value: Tensor | float) -> Tensor:
@@ -145,9 +146,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
         raise UnsupportedError(
             "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has "
-            "no `distribution` and no `mvn`: ends of intervals are its `quantile`s, and "
-            "acquisition functions of several outcomes take its samples. Those that need joint "
-            "normality, such as entropy search, take the Gaussian processes inside, "
+            "no `distribution` and no `mvn`. Use `quantile` for the ends of intervals, and samples "
+            "for acquisition functions of several outcomes. Give acquisition functions that need "
+            "joint normality, such as entropy search, the Gaussian processes inside, "
             "`model.gaussian_model`."
         )
 
@@ -155,18 +156,18 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
 
 def _stated(posterior: Any) -> Prediction:
-    """The posterior itself, if it has probabilities and quantiles; else an error."""
+    """Return the posterior, or raise ``UnsupportedError`` if it has no quantiles."""
     if not isinstance(posterior, Prediction):
         raise UnsupportedError(
-            f"The {type(posterior).__name__} of one of the outcomes states no probabilities and "
-            "quantiles: name the others by `output_indices`, or give its model as "
-            "`CalibratedModel(model, NoCalibration())`, if that takes it."
+            f"The {type(posterior).__name__} of one of the outcomes has no probabilities and "
+            "quantiles: select the other outcomes by `output_indices`, or wrap the model as "
+            "`CalibratedModel(model, NoCalibration())` if it is supported."
         )
     return posterior
 
 
 def _is_known(posterior: Posterior) -> bool:
-    """Whether there is nothing to sample."""
+    """Whether the outcome has known values, which need no samples."""
     return isinstance(posterior, EnsemblePosterior) and not isinstance(posterior, Prediction)
 
 
@@ -177,7 +178,7 @@ def _get_sampler_calibrated(
     *,
     seed: int | None = None,
 ) -> NormalMCSampler:
-    """Quasi-Monte Carlo over the base samples of a t-batch; i.i.d. if too many for Sobol."""
+    """A Sobol sampler, or an i.i.d. sampler if a t-batch has too many base samples for Sobol."""
     if posterior.base_sample_shape[-2:].numel() > SobolEngine.MAXDIM:
         return IIDNormalSampler(sample_shape=sample_shape, seed=seed)
     return SobolQMCNormalSampler(sample_shape=sample_shape, seed=seed)

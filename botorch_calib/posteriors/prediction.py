@@ -1,15 +1,17 @@
-r"""`Prediction`: what is stated of an outcome at each point, whatever model states it.
+r"""`Prediction`: the predictive distribution of an outcome at each point, for models of all kinds.
 
-Models of all kinds state the same five things, in the space of their *targets*:
+Every model is described in the same way, in the space of its *targets* ``t``:
 
-    members ``s`` say ``f ~ N(mean_s, variance_s)`` and ``t = f + N(0, noise_s)``; the normal score
-    of an observation is ``z = Phi^-1(F(t))``, with ``F`` the members' cdf of ``t``; a calibrator
-    states the ``predictive`` distribution of ``z``; an increasing `OutcomeMap` takes ``t`` to the
-    outcome ``y``.
+* Each member ``s`` has ``f ~ N(mean_s, variance_s)`` and ``t = f + N(0, noise_s)``.
+* The normal score of an observation is ``z = Phi^-1(F(t))``, with ``F`` the cdf of ``t`` under the
+  mixture of members.
+* A calibrator gives the ``predictive`` distribution of ``z``.
+* An increasing `OutcomeMap` maps ``t`` to the outcome ``y``.
 
-An exact process has one member, a fully Bayesian one has many. ``Standardize`` is an affine map,
-``Log`` another one. A posterior of which only the cdf ``F`` is known has the mean 0, the variance 1
-and the map ``F^-1(Phi(t))``. So nothing below asks what kind of model was given.
+An exact Gaussian process has one member, and a fully Bayesian model has many. ``Standardize`` is an
+affine map, and ``Log`` is a nonlinear one. If only the cdf ``F`` of a posterior is available, the
+mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``. So the code below does not depend on
+the kind of model.
 """
 
 from __future__ import annotations
@@ -36,74 +38,76 @@ from botorch_calib.distributions.outcome_quadrature import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 
-MEMBER_DIM = -3  # of moments and samples, as BoTorch's ensembles have it
+MEMBER_DIM = -3  # of moments and samples, as in BoTorch's ensembles
 #: Sources of a calibrated spread in excess of the model's.
 EXCESS = ("noise", "objective")
-# Smallest variance of the objective that is divided by or differentiated as a standard deviation:
-# the default of BoTorch's analytic acquisition functions, which give it no name.
+# Smallest variance of the objective, so that the derivative of its root stays finite. It is the
+# default of BoTorch's analytic acquisition functions, where it is an unnamed literal.
 MIN_VARIANCE = 1e-12
-# Beyond this numbers are as good as infinite: in units of the smallest standard deviation, and of
-# the noise next to it, cubes of them would overflow in derivatives.
+# Targets are clamped to this range. Derivatives contain cubes of targets over the smallest standard
+# deviation, which would overflow farther out.
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
-_CHUNK = 2**14  # quantiles, at different levels, that are looked for together
-# Deviations at which the growth of a map is measured, and the largest growth that is followed
+_CHUNK = 2**14  # quantiles, at different levels, that are computed together
+# Deviations at which the growth of a map is measured, and the cap of this growth
 _FAR_OUT, _MOST_GROWTH = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0), 12.0
-_GREATEST = 1e300  # to which outcomes are held
-# Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
+_GREATEST = 1e300  # outcomes are clamped to this range
+# Nodes on a panel: for moments, and for improvement, which a search evaluates many times
 _FINE, _COARSE = 16, 12
 
 
 def usual_least(dtype: torch.dtype) -> float:
-    """Least variance of the objective in the space of the targets, where it is of order 1."""
+    """Smallest variance of the objective for targets of order 1."""
     return float(max(min_variance.value(dtype), MIN_VARIANCE))
 
 
 class Spread(NamedTuple):
-    """Where an observation lies, and how far it may lie off, ``batch_shape x q x 1`` each.
+    """Location and scale of an observation, ``batch_shape x q x 1`` each.
 
-    Mean and standard deviations if it is Gaussian; else the median, and half of the distance
-    between the quantiles ``Phi(1)`` and ``Phi(-1)``.
+    These are the mean and the standard deviation of a Gaussian observation. Otherwise they are the
+    median, and half of the distance between the quantiles at ``Phi(1)`` and ``Phi(-1)``.
     """
 
     center: Tensor
     deviation: Tensor
-    of_objective: Tensor  # the deviation that more data would lower
+    of_objective: Tensor  # the part of the deviation that more data would reduce
     of_noise: Tensor
 
 
 class Prediction:
-    """Distributions of the objective ``f``, or observations ``y``, at ``batch_shape x q`` points.
+    """Distributions of the objective ``f`` or of observations, at ``batch_shape x q`` points.
 
-    Values of all methods are in units of the outcome and have the shape ``batch_shape x q x 1``.
-    Numbers to ask about are a number or a vector of ``k != 1`` numbers (then results gain a leading
-    dimension), or a tensor of two or more dimensions that broadcasts against that shape.
+    All methods return values in units of the outcome, of shape ``batch_shape x q x 1``. The
+    arguments ``value``, ``z`` and ``best_f`` are numbers or tensors. A tensor of two or more
+    dimensions broadcasts against ``batch_shape x q x 1``. A vector of ``k != 1`` numbers adds a
+    leading dimension ``k`` to the result.
 
-    With the predictive distribution of scores, marginals of the objective are ``f~ ~ int N(f; mu +
-    a (t - mu), a n) p(t) dt``, ``a = v / (v + n)`` [Kim2024locbo, eq. 30], in closed form, and of
-    ensembles as `DenoisedMixture` has them. Under a nonlinear map quantiles and probabilities are
-    exact too; moments and improvement are integrals of the map by differentiable quadrature,
-    accurate to about 1e-5 in either tail, and to 1 % where all of the improvement is next to a kink
-    that the map does not tell (`OutcomeMap.kinks`). Where the map grows so fast that a moment does
-    not exist, a finite part of it is stated.
+    Given the distribution ``p(t)`` of calibrated targets, the objective has the marginals ``f~ ~
+    int N(f; mu + a (t - mu), a n) p(t) dt`` with ``a = v / (v + n)`` [Kim2024locbo, eq. 30], in
+    closed form; for ensembles see `DenoisedMixture`. Quantiles and probabilities are exact under a
+    nonlinear map too. Moments and improvement are then integrals by differentiable quadrature. They
+    are accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to
+    a kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
+    exist, the result is a finite part of the integral.
 
     Args:
-        mean: Means of the targets, ``batch_shape x q x 1``, of ``members`` ``batch_shape x S x q x
-            1``.
-        variance: Variances of ``f`` in the space of the targets, positive, likewise.
-        noise: Variances of the noise there, which broadcast to that; None for none.
-        inputs: The points as calibrators see them, ``batch_shape x q x d``.
-        outcome_map: From targets to outcomes (default: the identity).
-        predictive: Distribution of normal scores, broadcasting to ``batch_shape x q x 1``; None
-            corrects nothing.
-        objective: Whether it is of the objective, not of an observation.
+        mean: Means of the targets, ``batch_shape x q x 1``; with ``members``, ``batch_shape x S x q
+            x 1``.
+        variance: Positive variances of ``f`` in the space of the targets, of the shape of ``mean``.
+        noise: Noise variances of the targets, broadcasting to the shape of ``mean``; None without
+            noise.
+        inputs: The points in the form that calibrators take, ``batch_shape x q x d``.
+        outcome_map: Map from targets to outcomes (default: the identity).
+        predictive: Distribution of normal scores, broadcasting to ``batch_shape x q x 1``; None for
+            the model's own distribution.
+        objective: Whether the prediction is of the objective; if not, it is of an observation.
         excess: ``"noise"`` or ``"objective"``: see `CalibratedPosterior`.
         members: Whether there is a dimension of members, of equal weights.
-        of_order_one: Whether targets are of order 1, as a model's are: then variances are raised to
-            the least that BoTorch and GPyTorch state.
+        of_order_one: Whether targets are of order 1, as in a model with standardised outcomes.
+            Variances are then raised to the minimum that BoTorch and GPyTorch use.
     """
 
-    #: The precision of results: all is computed in float64.
+    #: Precision of the results; computations are in float64.
     dtype: torch.dtype = torch.double
     #: ``batch_shape x q x 1``.
     shape: torch.Size
@@ -125,7 +129,7 @@ class Prediction:
         self.target_mean = mean.double()
         least = usual_least(mean.dtype) if of_order_one else 0.0
         self.target_variance = variance.double().clamp_min(least)
-        # A view of a parameter requires gradients even where they are off.
+        # A view of a parameter requires gradients even under `torch.no_grad`.
         noise = noise if noise is None or torch.is_grad_enabled() else noise.detach()
         self.target_noise = None if noise is None else noise.double()
         self.inputs, self.members = inputs, members
@@ -138,7 +142,7 @@ class Prediction:
     def device(self) -> torch.device:
         return self.target_mean.device
 
-    # ------------------------------------------------------------ other statements of the same
+    # ------------------------------------------------------------ predictions made from this one
 
     def _with(self, **changes: object) -> Self:
         twin = copy(self)
@@ -150,7 +154,7 @@ class Prediction:
         return twin
 
     def corrected(self, predictive: PiecewisePredictive | None) -> Self:
-        """The prediction with another distribution of scores, None for the model's own."""
+        """The prediction with another distribution of scores; None for the model's own."""
         return self._with(predictive=predictive)
 
     def of_observation(self) -> Self:
@@ -158,9 +162,10 @@ class Prediction:
         return self._with(objective=False) if self.objective else self
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """The prediction of ``weight y + offset``, where -1 turns minimisation into maximisation.
+        """The prediction of ``weight y + offset``; the weight -1 turns a minimum into a maximum.
 
-        ``weight`` is not 0.
+        Raises:
+            InputDataError: If ``weight`` is 0.
         """
         weight, offset = check_number("weight", weight), check_number("offset", offset)
         if weight == 0.0:
@@ -174,9 +179,9 @@ class Prediction:
     # ------------------------------------------------------------ scores of observations
 
     def score(self, value: Tensor | float) -> Tensor:
-        """Normal scores ``Phi^-1(P(y <= value))`` of observations under what is stated of them.
+        """Normal scores ``Phi^-1(P(y <= value))`` of observations under this prediction.
 
-        Exact up to 37 on either side: the probability itself would be rounded to 1 from 8.2 on.
+        Scores are exact between -37 and 37, although the probability rounds to 1 from 8.2 on.
         """
         z = self.own_score(value)
         if self._corrects_nothing:
@@ -185,18 +190,17 @@ class Prediction:
         return score_of_tails(predictive.cdf(z), predictive.mirrored().cdf(-z))
 
     def own_score(self, value: Tensor | float) -> Tensor:
-        """Normal scores of observations under the model, as calibrators see them."""
+        """Normal scores of observations under the model, without calibration.
+
+        Calibrators learn from these scores.
+        """
         t = self.outcome_map.latent(self._double("value", value))
         if self.members:
             return mixture_score(t, *self._members_first(self.target_mean, self._total))
         return (t - self.target_mean) / self._total
 
     def at_score(self, z: Tensor | float) -> Tensor:
-        """Observations with given normal scores: the inverse of `score`, differentiable.
-
-        Args:
-            z: Scores, which broadcast as numbers to ask about do: each point may have its own.
-        """
+        """Observations with the normal scores ``z``: the inverse of `score`, differentiable."""
         z = self._double("z", z)
         z = z if self._corrects_nothing else self._predictive.transport(z)
         if self.members:
@@ -205,7 +209,7 @@ class Prediction:
             t = self.target_mean + self._total * z
         return self.outcome_map.outcome(t).to(self.dtype)
 
-    # ------------------------------------------------------------ the distribution that is stated
+    # ------------------------------------------------------------ probabilities and quantiles
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """``P(f <= value)``."""
@@ -231,8 +235,8 @@ class Prediction:
         """Quantiles, differentiable.
 
         Args:
-            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape. A tensor is read back from its device, a number is not.
+            value: Levels in (0, 1), of any shape. As in BoTorch, the shape of several levels leads
+                the shape of the result. Checking a tensor of levels waits for its device.
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
@@ -241,8 +245,8 @@ class Prediction:
         if levels.numel() == 1:
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():
-            raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
-        # So many at a time that operations are few, and memory is small
+            raise InputDataError(f"`value` must contain levels in (0, 1), got {value}.")
+        # Large parts need few operations, small parts need little memory.
         size = max(_CHUNK // max(self.shape.numel(), 1), 1)
         parts = levels.view(-1, *[1] * len(self.shape)).split(size)
         values = torch.cat([self._out(self._distribution.quantile(part)) for part in parts])
@@ -251,11 +255,13 @@ class Prediction:
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
         """``log P(lower <= f <= upper)``, accurate in both tails.
 
-        ``lower`` must be below ``upper``; None stands for no limit.
+        Args:
+            lower: Lower limit, below ``upper``; None for minus infinity.
+            upper: Upper limit; None for infinity.
         """
         named = {"lower": lower, "upper": upper}.items()
         ends = [None if end is None else self._latent(name, end) for name, end in named]
-        # Masses that were rounded may add up to slightly more than 1.
+        # The sum of rounded masses can exceed 1 slightly.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
@@ -263,9 +269,9 @@ class Prediction:
         return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
 
     @cached_property
-    @torch.enable_grad()  # the kept distribution has a graph even if its first user needs none
+    @torch.enable_grad()  # the cached distribution needs a graph even if its first user does not
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
-        """The distribution of targets, less `_origin`, in float64."""
+        """The distribution of targets minus `_origin`, in float64."""
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
         if self.members:
             noise = torch.zeros_like(variance) if noise is None else noise
@@ -294,7 +300,7 @@ class Prediction:
     @cached_property
     @torch.enable_grad()
     def _predictive(self) -> PiecewisePredictive:
-        """The distribution of scores in float64, standard normal if nothing is corrected."""
+        """The distribution of scores in float64; standard normal without a correction."""
         if self.predictive is None:
             return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
         return self.predictive.to(torch.double)
@@ -306,19 +312,19 @@ class Prediction:
     @cached_property
     @torch.enable_grad()
     def _total(self) -> Tensor:
-        """Standard deviations of observed targets by the members."""
+        """Standard deviations of observed targets under each member."""
         noise = self.target_noise
         return (self.target_variance if noise is None else self.target_variance + noise).sqrt()
 
     @cached_property
     @torch.enable_grad()
     def _growth(self) -> tuple[Tensor, Tensor] | None:
-        """``v' / v`` and ``tau^2``, both at least 1, where the excess is the objective's.
+        """``v' / v`` and ``tau^2``, both at least 1, with ``excess="objective"``; else None.
 
-        With a normal ``z`` of variance ``tau^2``, denoising by the gain of ``v`` is one step of the
-        EM algorithm that takes noise of variance ``n`` out of ``t``, whose variance is ``tau^2 (v +
-        n)``; ``v' = tau^2 (v + n) - n`` is its fixed point. In the form ``v' / v = 1 + (tau^2 - 1)
-        (1 + n / v)`` nothing cancels.
+        Let ``z`` be normal with variance ``tau^2``, so that ``t`` has the variance ``tau^2 (v +
+        n)``. Denoising with the gain of ``v`` is one step of the EM algorithm that removes noise of
+        variance ``n`` from ``t``, and ``v' = tau^2 (v + n) - n`` is its fixed point. The form ``v'
+        / v = 1 + (tau^2 - 1) (1 + n / v)`` avoids cancellation.
         """
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
@@ -330,7 +336,7 @@ class Prediction:
 
     @property
     def _noise_ratio(self) -> Tensor:
-        """Deviation of the noise over that of the objective."""
+        """Standard deviation of the noise over the standard deviation of the objective."""
         if self.target_noise is None:
             return torch.zeros_like(self.target_variance)
         return (self.target_noise.clamp(min=_LEAST_NOISE) / self.target_variance).sqrt()
@@ -344,16 +350,16 @@ class Prediction:
         return 0.0 if self.members else self.target_mean
 
     def _out(self, value: Tensor) -> Tensor:
-        """Outcomes of targets less `_origin`."""
+        """Outcomes, from targets minus `_origin`."""
         return self.outcome_map.outcome(self._origin + value).to(self.dtype)
 
     def _latent(self, name: str, value: Tensor | float) -> Tensor:
-        """Targets of outcomes less `_origin`; infinite ones are far out instead."""
+        """Targets minus `_origin`, from outcomes; infinite targets are clamped to `_FAR`."""
         y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Numbers in float64, with two dimensions at least; those of a vector lead."""
+        """Numbers in float64 with at least two dimensions; a vector fills the leading one."""
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
@@ -362,15 +368,15 @@ class Prediction:
     # ------------------------------------------------------------ expectations
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, from one computation that either of them would need alone."""
+        """Mean and variance, which share one computation."""
         if isinstance(self.outcome_map, Affine):
             mean, variance = self._distribution.moments()
             return self._out(mean), self.outcome_map.scaled(variance, power=2).to(self.dtype)
         everywhere = self.target_mean.new_full((1, 1), -math.inf)
         values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
-        log_weights = log_weights.log_softmax(dim=0)  # which takes out the error of the rule
+        log_weights = log_weights.log_softmax(dim=0)  # removes the error of the rule's total mass
         mean = (log_weights.exp() * values).sum(dim=0)
-        # Roots of the weights, as weights of zero times squares that overflow would be NaN
+        # Multiplied by roots of the weights: a weight of 0 times an infinite square would be NaN.
         variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
         return mean.to(self.dtype), variance.to(self.dtype)
 
@@ -378,26 +384,29 @@ class Prediction:
         """``log E(f - best_f)+``.
 
         Args:
-            best_f: Value to improve upon (maximisation). Minus infinity gives infinity, and
-                infinity gives minus infinity.
+            best_f: Value to improve upon (maximisation). The result for minus infinity is infinity,
+                and the result for infinity is minus infinity.
         """
         return self._log_improvement(best_f).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
         """``E(f - best_f)+``; see `log_expected_improvement`."""
-        # Not from `log_expected_improvement`, which may have been rounded to single precision
+        # From float64: `log_expected_improvement` may have been rounded to single precision.
         return self._log_improvement(best_f).exp().to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f | f <= Q(level)]``, expected shortfall or conditional value at risk, 0 < level < 1.
+        """Expected shortfall ``E[f | f <= Q(level)]``, or conditional value at risk.
 
-        That of ``affine(-1.0)`` is minus the mean of the greatest values.
+        For the mean of the largest values negate the result of ``affine(-1.0)``.
+
+        Args:
+            level: Probability of the tail, in (0, 1).
         """
         check_open_unit("level", level)
         if isinstance(self.outcome_map, Affine):
             return self._out(self._distribution.mean_below(level))
-        # q - E(q - f)+ / level, in which an error of the quantile enters squared. Not at a knot of
-        # the distribution, where rounding would tell on which side each part lies
+        # q - E(q - f)+ / level, where an error of the quantile enters squared. The shift moves q
+        # off a knot of the distribution, where rounding would decide on which side a piece is.
         latent = self._distribution.quantile(level) + self._origin + 1e-8 * self._total
         q = self.outcome_map.outcome(latent)
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
@@ -410,22 +419,22 @@ class Prediction:
             near = best.clamp(-_FAR, _FAR)
             log_ei = self._distribution.log_excess(self.outcome_map.latent(near) - self._origin)
             log_ei = self.outcome_map.scaled(torch.ones_like(near)).log() + log_ei
-            # So far below, the distribution is a point: it improves by -best. So far above by 0.
+            # Far below the distribution, the improvement is -best; far above, it is 0.
             return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
         values, log_weights = self._rule(self.outcome_map.latent(best), order)
-        # Not `logsumexp`, whose logarithms and exponentials cost a third of all
+        # Faster than `logsumexp` of the logarithms of both factors, by a third of all time
         largest = log_weights.detach().amax(dim=0)
         total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
         log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
-        # Where the threshold itself is infinite, so is the improvement, or its logarithm.
+        # An infinite threshold makes the logarithm infinite, with the opposite sign.
         return torch.where(best.isinf(), -best, log_ei)
 
     def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Outcomes above that of ``threshold``, a target, and log weights, ``N x shape``."""
+        """Outcomes of targets above ``threshold``, with log weights, ``N x shape`` each."""
         if isinstance(self._distribution, DenoisedMixture):
             raise UnsupportedError(
-                "Means and improvement under an ensemble need no outcome transform or an affine "
-                "one: quantiles, probabilities and samples take any."
+                "The mean and the improvement of an ensemble need an affine outcome transform, or "
+                "none. Quantiles, probabilities and samples are available with any transform."
             )
         origin, kinks = self.target_mean.detach(), self.outcome_map.kinks(threshold)
         if kinks is not None:
@@ -434,19 +443,19 @@ class Prediction:
         points, log_weights = rule_above(
             self._distribution, threshold.detach() - origin, growth, order, kinks
         )
-        # Held to finite numbers, as an infinite one would be NaN times a weight of zero
+        # Clamped, as an infinite outcome times a weight of 0 would be NaN
         outcomes = self.outcome_map.outcome(self.target_mean + points)
         return outcomes.clamp(-_GREATEST, _GREATEST), log_weights
 
     @torch.no_grad()
     def _growth_of_map(self) -> Tensor:
-        """Slope of the logarithm of the map's slope far out, the larger one of both sides."""
+        """Growth rate of the map's slope far out: the larger one of both sides."""
         far = torch.stack([self.target_mean + k * self._total for k in _FAR_OUT])
         rises = self.outcome_map.outcome(far).diff(dim=0)
         slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
         return slope.nan_to_num(0.0, posinf=0.0).clamp(0.0, _MOST_GROWTH) / self._total
 
-    # ------------------------------------------------------------ what is noise
+    # ------------------------------------------------------------ scales
 
     @property
     def is_gaussian(self) -> bool:
@@ -455,12 +464,12 @@ class Prediction:
 
     @property
     def unit_of_scores(self) -> Tensor:
-        """The deviation of an observation that a Gaussian model states, ``batch_shape x q x 1``."""
+        """Standard deviation of an observation under a Gaussian model, ``batch_shape x q x 1``."""
         assert isinstance(self.outcome_map, Affine)
         return self.outcome_map.scaled(self._total)
 
     def spread(self) -> Spread:
-        """Center and deviations of an observation, and which part of these is noise."""
+        """Location and scale of an observation, with the parts of the objective and the noise."""
         noise = self.target_noise
         if isinstance(self.outcome_map, Affine) and not self.members:
             zero = torch.zeros_like(self.target_variance)
@@ -473,12 +482,12 @@ class Prediction:
         if noise is not None:
             f = self._with(objective=True)
             own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
-        # Not 0, where a root has no derivative
+        # The derivative of a root is infinite at 0.
         rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
         return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
 
 
 def _quantile(prediction: Prediction, score: float) -> Tensor:
-    """The quantile of a prediction with a normal score."""
-    # A number, as a tensor would be read back from its device.
+    """The quantile of a prediction at the level ``Phi(score)``."""
+    # Checking a tensor of levels would wait for the device.
     return prediction.quantile(0.5 * math.erfc(-score / math.sqrt(2.0))).double()

@@ -119,7 +119,7 @@ class TestExpectedShortfall(Contract):
 
 
 def recalibrated() -> CalibratedModel:
-    """Of observations whose distribution is wide, skewed and not where the Gaussian one is."""
+    """A model of observations with a wide, skewed distribution, shifted from the Gaussian one."""
     generator = torch.Generator().manual_seed(5)
     X, z = uniform(40, 2, generator=generator), normal(40, generator=generator)
     calibrator = QuantileRecalibrator([0.1, 0.4, 0.8], lengthscale=0.4)
@@ -182,7 +182,7 @@ def test_without_calibration_they_are_botorchs(name, settings, maximize):
 
 
 def test_log_where_the_improvement_underflows():
-    """The logarithm stays finite, with its gradient, where the improvement itself is 0."""
+    """The logarithm and its gradient are finite if the improvement rounds to 0."""
     model = make_model()
     X = grid().requires_grad_()
     for best in (6.0, 12.0):
@@ -246,7 +246,7 @@ def test_shapes_of_best_f(name, pending):
     ],
 )
 def test_pending_points_average_over_fantasies(name, settings, maximize):
-    """Equal to one conditioned model per fantasy, each with its own incumbent."""
+    """The value is the mean over models conditioned on each fantasy, each with an incumbent."""
     model, transforms = make_model(**settings), is_transformed(settings)
     pending = grid(2, transforms, seed=5).squeeze(-2)
     best, num, sign = threshold(transforms), 4, 1.0 if maximize else -1.0
@@ -378,7 +378,7 @@ def test_risks_in_single_precision(acqf_class, alpha):
 
 @risks
 def test_local_noise_counts_against_a_point(acqf_class):
-    """The process knows one noise; calibration tells where observations scatter more than that."""
+    """The process has one noise level; calibration learns where observations scatter more."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(120, 1, **DOUBLE, generator=generator)
     noise = torch.where(X > 0.5, 1.0, 0.05)

@@ -66,7 +66,7 @@ def make_delayed(model: Any, **kwargs: Any) -> DelayedUpperConfidenceBound:
 
 
 def noise_of(transforms: bool, fixed_noise: bool) -> Tensor:
-    """Raw noise variances of the data, whose mean is that of further rows."""
+    """Raw noise variances of the data; further rows have the mean of these."""
     _, Y, Yvar = make_data(transforms=transforms)
     if fixed_noise:
         return Yvar.squeeze(-1)
@@ -160,9 +160,9 @@ def test_a_ledger_is_read_at_a_time():
 def test_the_bias_of_censoring_is_covered(transforms, fixed_noise):
     """Equation 5 of the proof with the noise variance: ``feedback_bound = B_y / noise``.
 
-    So does the smaller one by the root of the sum of covariances. The bound holds for any values
-    within ``B_y`` of the censoring value, and is attained for one pending query at its own place,
-    so no smaller factor would do.
+    The smaller multiplier, with the root of the sum of covariances, covers it too. The bound holds
+    for any values within ``B_y`` of the censoring value. One pending query attains it at its own
+    point, so no smaller factor is valid.
     """
     pending, X = pending_points(4, transforms), new_points(50, transforms)
     low = censor_value(transforms)
@@ -325,7 +325,7 @@ def test_calibrated_models():
 
 
 def test_batch_of_models():
-    """Every model of a batch has a ``nu`` of its own."""
+    """Each model of a batch has a separate ``nu``."""
     X, Y, _ = make_data()
     singles, window = [], pending_points()
     outcomes = [Y, -Y, Y.flip(0)]
@@ -346,7 +346,7 @@ def test_batch_of_models():
 
 
 def test_ensemble_is_averaged():
-    """Each member has a ``nu`` of its own, and the value is the mean of theirs."""
+    """Each member has a separate ``nu``, and the value is the mean over members."""
     X, Y, _ = make_data()
     taus = torch.tensor([0.1, 0.5, 2.0], **DOUBLE)
     model = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3, taus=taus).eval()

@@ -170,7 +170,7 @@ def test_noisy_improvement(hypervolume, X_pending):
             "ref_point": torch.tensor([-1.0, -1.0], **DOUBLE),
         }
     constructor = get_acqf_input_constructor(acqf_class)
-    # Few samples, as each of them has a Pareto front of its own.
+    # Few samples, as a Pareto front is computed for each
     given["sampler"] = SobolQMCNormalSampler(torch.Size([8]), seed=0)
     acqf = acqf_class(**constructor(**given, X_pending=X_pending, prune_baseline=False))
     assert acqf._cache_root
@@ -179,7 +179,7 @@ def test_noisy_improvement(hypervolume, X_pending):
 
 
 def test_robust_acquisition():
-    """Of a function that exists already, and knows what is pending."""
+    """The constructor wraps an existing acquisition function and refuses pending points."""
     constructor = get_acqf_input_constructor(RobustAcquisition)
     quantile = CalibratedUpperConfidenceBound(make_model(), level=0.7)
     given = {"acquisition": quantile, "ambiguity": WorstCase(), "contexts": X[:3, :1]}
@@ -194,7 +194,7 @@ def test_robust_acquisition():
 
 
 def test_expansion_of_constraints_as_ax_gives_them():
-    """Limits as ``A y <= b``, beside functions of samples, which are for others."""
+    """Limits are read from ``A y <= b``; functions of samples are ignored."""
     constructor = get_acqf_input_constructor(CertifiedSetExpansion)
     model = ModelList(make_model(), make_gp(sign=-1.0))
     tuples = (
@@ -370,12 +370,12 @@ def test_direction_from_the_weight_of_the_objective(weight: float, maximize: boo
         (
             {"objective_index": 0, "constraints_tuple": (A + A.flip(-1), B)},
             UnsupportedError,
-            "one outcome at a time.*qLogNoisyExpectedImprovement",
+            "limit one outcome.*qLogNoisyExpectedImprovement",
         ),
         (
             {"constraints": CONSTRAINTS, "posterior_transform": [1.0, 0.5, 0.0]},
             UnsupportedError,
-            "must weigh one.*qLogNoisyExpectedImprovement",
+            "one nonzero weight.*qLogNoisyExpectedImprovement",
         ),
         (
             {
@@ -384,7 +384,7 @@ def test_direction_from_the_weight_of_the_objective(weight: float, maximize: boo
                 "posterior_transform": [1.0, 0.0, 0.0],
             },
             InputDataError,
-            "disagree",
+            "`posterior_transform` selects 0",
         ),
     ],
 )

@@ -353,7 +353,7 @@ class TestHypervolume:
 PERTURBATIONS = 0.1 * torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]], **DOUBLE)
 ENVIRONMENTS = torch.tensor([[0.1], [0.4], [0.8]], **DOUBLE)
 RISKY: dict[str, Any] = {
-    # The second column of the inputs is chosen, or that of an environment.
+    # The second column of the inputs is a decision, or an environmental variable.
     "perturbed inputs": (lambda: InputPerturbation(PERTURBATIONS).eval(), 2),
     "environmental variables": (lambda: AppendFeatures(ENVIRONMENTS).eval(), 1),
 }

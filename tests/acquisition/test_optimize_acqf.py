@@ -182,7 +182,7 @@ SEQUENTIAL = {name: ALL[name] for name in ("calibrated log EI", "qLogNEI")}
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
 @pytest.mark.parametrize("name", SEQUENTIAL)
 def test_sequential_greedy(name):
-    """Four points in sequence; each of them avoids those that are already chosen."""
+    """Of four points chosen in sequence, each avoids the earlier points."""
     X, Y, _ = make_data()
     if name == "qLogNEI":
         candidates = check(SEQUENTIAL[name](make_model(), X, Y.max()), q=4, sequential=True)

@@ -75,7 +75,7 @@ def test_pending_points_with_a_fixed_column(name: str) -> None:
 
 
 def test_a_batch_with_a_fixed_column() -> None:
-    """Its points know one another, as those of a search without the wrapper do."""
+    """With a fixed column, a batch accounts for its own points as without the wrapper."""
     acqf = ACQUISITIONS["logEI"]()
     fixed = FixedFeatureAcquisitionFunction(ACQUISITIONS["logEI"](), 2, [1], [FIXED])
     grid = torch.linspace(0.0, 1.0, 21, **DOUBLE).unsqueeze(-1)

@@ -24,7 +24,7 @@ MAIN = {"LogCalibratedExpectedImprovement": 30, "qLogCalibratedNoisyExpectedImpr
 
 @pytest.fixture(autouse=True)
 def only_what_a_test_makes() -> None:
-    """Keep what is there already from being looked through, which takes most of the time."""
+    """Exclude existing objects from garbage collection, which would take most of the time."""
     gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""Robust acquisition functions against loops over contexts, and their gradients."""
+"""Robust acquisition functions compared with loops over contexts, with gradients."""
 
 from __future__ import annotations
 
@@ -439,14 +439,14 @@ class TestInputs:
         batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1), outcome_transform=None)
         with pytest.raises(UnsupportedError, match="batch"):
             wasserstein(batch)
-        # As many pairs as models would be evaluated each by a model of its own.
+        # If pairs are as many as models, each pair would be evaluated by a different model.
         with pytest.raises(UnsupportedError, match="batch"):
             RobustAcquisition(UpperConfidenceBound(batch, BETA), WorstCase(), CONTEXTS[:2])
         perturbed = make_gp()
         perturbed.input_transform = InputPerturbation(torch.zeros(3, 2, **DOUBLE))
         with pytest.raises(UnsupportedError, match="one value"):
             wasserstein(perturbed.eval())(points(3))
-        with pytest.raises(BotorchTensorDimensionError, match="decisions alone"):
+        with pytest.raises(BotorchTensorDimensionError, match="columns of decisions"):
             wasserstein(make_gp())(points(3, dim=2))
 
 
@@ -495,7 +495,7 @@ class TestInputConstructors:
 
 
 def test_names_in_errors() -> None:
-    """An error names the argument that was given, and says what it should be."""
+    """Errors name the argument and the expected type."""
     for ambiguity in (CENTRE, WassersteinBall):
         with pytest.raises(InputDataError, match="`ambiguity` must be an AmbiguitySet"):
             RobustUpperConfidenceBound(make_gp(), BETA, ambiguity, CENTRE)  # type: ignore[arg-type]

@@ -211,7 +211,7 @@ class TestWorstCaseWeights:
         assert acqf.worst_case_weights(points(2, 1, 3)).shape == (2, 1, 3, 5)
         with pytest.raises(AssertionError, match="q=1"):
             acqf.worst_case_weights(torch.zeros(4, 2, 1, **DOUBLE))
-        with pytest.raises(BotorchTensorDimensionError, match="decisions alone"):
+        with pytest.raises(BotorchTensorDimensionError, match="columns of decisions"):
             acqf.worst_case_weights(torch.zeros(4, 1, 2, **DOUBLE))
 
     def test_single_precision(self):

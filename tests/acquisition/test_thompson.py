@@ -176,7 +176,7 @@ def make_calibrated(
 
 
 def skewed() -> QuantileRecalibrator:
-    """Its quantiles are those of a skewed distribution that is not centred at 0."""
+    """A calibrator that has learned a skewed distribution with a nonzero mean."""
     calibrator = QuantileRecalibrator([0.1, 0.3, 0.5, 0.7, 0.9], step_size=0.3)
     calibrator.update(torch.zeros(25, 2, **DOUBLE), torch.linspace(-0.3, 1.6, 25, **DOUBLE) ** 2)
     return calibrator
@@ -197,11 +197,11 @@ def skewed() -> QuantileRecalibrator:
 def test_law_of_calibrated_draws(order, imputation, options):
     """Draws of many seeds have the distribution of the posterior, ``nu`` times as wide.
 
-    Brought back to its width, they are compared with the posterior's distribution functions by the
-    test of Kolmogorov and Smirnov, at a level of 1e-5, and their products with those of joint
-    samples of the posterior, up to 4.5 standard errors: in 5 cases of 6 points and 21 products
-    chance fails with a probability below 0.2 %, and the seeds are fixed. The points are two where
-    values were observed, one that is pending, and three others, two of them close to each other.
+    After division by ``nu``, a Kolmogorov-Smirnov test at level 1e-5 compares draws with the
+    posterior's distribution functions. Their products may differ by 4.5 standard errors from
+    products of joint samples of the posterior. In 5 cases of 6 points and 21 products a correct
+    sampler would fail with a probability below 0.2 %; seeds are fixed. Two points were observed,
+    one is pending, and two of the other three are close to each other.
     """
     model = make_calibrated(order, imputation, **options)
     transforms, dtype = options.get("transforms", False), options.get("dtype", torch.double)
@@ -229,7 +229,7 @@ def test_law_of_calibrated_draws(order, imputation, options):
 
     limit = 2.47 / NUM_DRAWS**0.5
     assert (distances(posterior.cdf) < limit).all()
-    # The test tells this distribution from that of the process, and from that of observed data.
+    # The test rejects the process's distribution, and the posterior given observed data only.
     base = posterior.corrected(None)
     normal = torch.distributions.Normal(base.mean.detach(), base.variance.detach().sqrt())
     assert (distances(normal.cdf) > limit).any()
@@ -347,7 +347,7 @@ def test_pending_points_lead_to_another_draw(kind):
     acqf.set_X_pending(more)
     model = (make_calibrated() if kind in ORDERS else make_censored()).with_pending(more)
     assert_close(acqf.nu, confidence_width(model, BETA**2, pending_points(5), BOUND))
-    # The draw is of the posterior given all pending points, of a stream of its own.
+    # The draw is from the posterior given all pending points, with a derived seed.
     same_seed = make(model, X_window=pending_points(5))
     derived = make(model, X_window=pending_points(5), seed=derived_seed(4, 2))
     assert_close(values(acqf, X), values(derived, X))
@@ -436,12 +436,12 @@ def test_any_model_over_choices():
         sigma = BETA * posterior.variance.squeeze(-1).sqrt()
         # 4.5 standard errors of the mean of 150 draws, at four points.
         assert ((draws.mean(dim=0) - mean).abs() < 4.5 * sigma / 150**0.5).all()
-        # For a normal distribution these are 0.26 of its deviation; calibrated tails are heavier.
+        # 4.5 standard errors are 0.26 for a normal distribution; calibrated tails are heavier.
         assert_close(draws.std(dim=0), sigma.detach(), rtol=0.35, atol=0)
 
 
 def test_calibrated_draws_are_joint():
-    """Draws of a calibrated model over choices are correlated as its process is."""
+    """Draws of a calibrated model over choices have the correlation of its process."""
     X = new_points(1).repeat(2, 1) + torch.tensor([[0.0], [1e-3]], **DOUBLE)
     model = CalibratedModel(make_gp(), far_from_gaussian())
     draws = torch.stack(

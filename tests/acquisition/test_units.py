@@ -1,4 +1,4 @@
-"""What acquisition functions make of one problem in several units of its outcome."""
+"""Acquisition functions on the same problem in several units of the outcome."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_samples_do_not_depend_on_the_unit(
         shape = (3, *posterior.base_sample_shape)
         draws = torch.randn(shape, generator=generator, dtype=dtype)
         drawn = DelayedThompsonSampling(model, choices=close)(close.unsqueeze(-2))
-        # Its temperatures are absolute, whatever the units of what it improves.
+        # Temperatures of the smoothed maximum do not scale with the units of the outcome.
         noisy = qLogCalibratedNoisyExpectedImprovement(
             model,
             X_baseline=close[::2],

@@ -30,6 +30,19 @@ DECLARED = {
     "delay_workers": (3,),
     # Five cases; two other methods in each.
     "misspecified": (5, 10),
+    # Six problems, each with the other method as well.
+    "ocbo_loo_ackley": (6,),
+    # Five cases, each with the other method as well.
+    "ocbo_loo_misspecified": (5,),
+    # Two groups, each with the other method as well.
+    "ocbo_loo_synthetic": (2,),
+    "ocbo_loo_tasks": (2,),
+    # Eleven rows; three other methods in each.
+    "ocbo_table_4": (11, 33),
+    # Four rivals at each of three levels, on two networks.
+    "radio_levels": (24,),
+    # Five rivals with each of four numbers of draws; four other methods in each.
+    "radio_published": (20, 16),
     # Three problems; seven other methods in each.
     "real_limits": (3, 21),
     # Three methods on six problems.
@@ -49,7 +62,10 @@ NUMBERS = {
     "six": 6,
     "eight": 8,
     "ten": 10,
+    "eleven": 11,
     "thirteen": 13,
+    "twenty": 20,
+    "24": 24,
     "all 18": 18,
     "all 36": 36,
 }

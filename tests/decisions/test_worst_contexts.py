@@ -258,7 +258,7 @@ def test_a_decision_waits_for_its_context() -> None:
     assert_close(more.margin(DECISIONS), wide.margin(DECISIONS))
 
 
-@pytest.mark.filterwarnings("ignore:Outcomes lie beyond 50 predictive standard deviations")
+@pytest.mark.filterwarnings("ignore:Residuals exceed 50 predictive standard deviations")
 @pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are pending")
 @pytest.mark.parametrize(
     ("kind", "limits"),
@@ -354,9 +354,9 @@ def test_bad_arguments_are_named() -> None:
     lipschitz = WassersteinBall(0.1, "lipschitz")
     refused(UnsupportedError, "worst distribution", ambiguity=lipschitz, contexts=CENTRE)
     tested = ChanceConstraint(gp, upper=0.8, **BALL)
-    with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
+    with pytest.raises(BotorchTensorDimensionError, match="only the 1 columns of decisions"):
         tested.margin(torch.zeros(3, 1, 2, **DOUBLE))
-    with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
+    with pytest.raises(BotorchTensorDimensionError, match="only the 1 columns of decisions"):
         tested.decide(torch.zeros(3, 2, **DOUBLE))
     with pytest.raises(BotorchTensorDimensionError, match="must have 2 columns"):
         tested.observe(torch.zeros(3, 1, **DOUBLE), torch.zeros(3, 1, **DOUBLE))

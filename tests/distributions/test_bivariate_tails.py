@@ -29,10 +29,10 @@ def log_tails(*arguments: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_bivariate_tail_against_quadrature(side):
-    """With ``X = (Z + r eps) / norm`` both integrals are those of a truncated normal ``Z``.
+    """With ``X = (Z + r eps) / norm`` both are integrals over a truncated normal ``Z``.
 
-    Among the parameters are corners and the lines ``k = c``, ``k = rho c``. The lower tail is only
-    ever added to the upper one, or subtracted from the whole, so its errors count by the whole.
+    Parameters include corners and the lines ``k = c`` and ``k = rho c``. The lower tail is only
+    added to the upper tail or subtracted from the whole, so its errors are relative to the whole.
     """
     generator = torch.Generator().manual_seed(0)
     u = torch.rand(4, 200, dtype=torch.double, generator=generator)

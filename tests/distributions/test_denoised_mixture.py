@@ -61,7 +61,7 @@ class Oracle:
         return (self.weight * values).sum()
 
     def log_values(self, x: Tensor) -> Tensor:
-        """Logarithms of mean excess, of both tails, and of the density."""
+        """Logarithms of the mean excess, the probabilities of both tails, and the density."""
         t = (self.mean - x) / self.rest
         tails = torch.special.log_ndtr(t), torch.special.log_ndtr(-t)
         log_density = -0.5 * t.square() - (self.rest * math.sqrt(2 * math.pi)).log()
@@ -128,14 +128,14 @@ def test_cdf_at_the_quantile_and_its_slope(name, denoise):
     for level in (1e-9, 1e-3, 0.2, 0.5, 0.8, 0.999, 1 - 1e-9):
         q = mixture.quantile(level)
         assert_close(mixture.cdf(q).item(), level, rtol=1e-9, atol=1e-10)
-    # By integration the mean below a level is that of the quantiles there.
+    # The mean below a level is the integral of the quantiles below it.
     nodes, weights = np.polynomial.legendre.leggauss(24)
     mean = sum(w / 2 * mixture.quantile((1 + x) / 10) for x, w in zip(nodes, weights, strict=True))
     assert_close(mixture.mean_below(0.2), mean, rtol=3e-3, atol=0)
 
 
 def test_nothing_corrected():
-    """Closed forms: those of the mixture of normal distributions."""
+    """Without a correction, values equal closed forms for the mixture of normal distributions."""
     mean, variance, noise = moments(0.05)
     normal = PiecewisePredictive.gaussian(dtype=torch.double)
     for denoise, v in ((True, variance), (False, variance + noise)):

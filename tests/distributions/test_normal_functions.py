@@ -1,4 +1,4 @@
-"""Functions of the normal distribution against mpmath, and their gradients."""
+"""Functions of the normal distribution compared with mpmath, with gradients."""
 
 import math
 
@@ -62,7 +62,7 @@ def interval(low: float, high: float):
 
 @pytest.mark.parametrize("copies", [1, 1000])
 def test_ratios_by_polynomials(copies):
-    """The Mills ratio of many numbers takes a way of its own."""
+    """The Mills ratio of many numbers is computed by a polynomial instead of ``erfcx``."""
     values = [*ARGUMENTS, 2.0, 3.3, 7.0, 1e4, 1e8]
     x = double(*values).repeat(copies, 1)
     with mp.workdps(90):  # h cancels like x^2 for each digit of Phi

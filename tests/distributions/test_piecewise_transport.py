@@ -36,7 +36,7 @@ def value_and_gradients(
 
 
 class TestStretched:
-    """Conformal intervals whose tails are those of the scaled normal distribution."""
+    """Conformal intervals with the tails of a scaled normal distribution."""
 
     widths = torch.tensor([1e-9, 0.01, 0.3, 1.0, CUT, 2.0, 3.3, MAX_WIDTH, 70.0], dtype=DOUBLE)
 
@@ -99,7 +99,7 @@ class TestManyNormalPieces:
         [(1.0, 0.0), (2.0, -1.0), (0.0, 0.0), (0.05, 6.0), (0.05, -6.0), (9.0, 0.0)],
     )
     def test_values_and_gradients(self, tails, spread, shift):
-        """They solve ``F(T) = Phi(z)``: derivatives are those of the implicit function."""
+        """Values solve ``F(T) = Phi(z)``; derivatives follow from the implicit function theorem."""
         z, knots = 2 * normal(80, 7), self.knots(7, spread=spread, shift=shift)
         far = torch.linspace(-36, 36, 10, dtype=DOUBLE)  # where Phi is not yet zero
         z = torch.cat([z, far.unsqueeze(-1).expand(-1, 7)])

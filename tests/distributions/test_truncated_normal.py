@@ -1,4 +1,4 @@
-"""Moments of many normal pieces against quadrature, and their derivatives."""
+"""Moments of many normal pieces compared with quadrature, with derivatives."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def suite(client: str) -> tuple[Path, list[str]]:
         names = ("upper_confidence_bound", "expected_improvement", "mobo", "bayesian_generator")
         return installed("xopt"), [f"xopt/tests/generators/bayesian/test_{n}.py" for n in names]
     if client == "blop":
-        return installed("blop"), ["blop/tests/xopt", str(HERE / "blop_optimizers.py")]
+        return installed("blop"), ["blop/tests/xopt"]
     if client == "optuna":
         folder = from_repository("optuna/optuna-integration", "optuna-integration")
         own = str(HERE / "optuna_samplers.py")  # which Optuna's test cases test

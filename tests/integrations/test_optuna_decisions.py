@@ -274,9 +274,15 @@ def test_points_are_certified_as_optuna_rounds_them() -> None:
 
 def test_recommendation() -> None:
     """Of what is minimised; `test_points_are_certified_as_optuna_rounds_them` has the other."""
+
+    def objective(trial: Any) -> float:
+        trial.suggest_categorical("kind", ["only"])
+        return -limited(trial)
+
     study = new_study("minimize")
-    study.optimize(lambda trial: -limited(trial), n_trials=NUM_INITIAL + 4)
+    study.optimize(objective, n_trials=NUM_INITIAL + 4)
     parameters, stated = study.sampler.recommendation(study)
+    assert parameters.keys() == study.best_params.keys()
     assert 0.1 < parameters["x"] < 0.6 and stated.certified
     assert stated.lower <= -parameters["x"] <= stated.upper
 

@@ -308,6 +308,15 @@ class TestIdentity:
         X.add_data(pd.DataFrame([{**first, **limited(first)}]))
         assert not X.generator.outstanding()
 
+    def test_candidates_without_an_id(self) -> None:
+        """An evaluator that sets whatever a candidate names is handed the variables alone."""
+        names: set[str] = set()
+        X = new_xopt(function=lambda x: names.update(x) or limited(x), returns_id=False)
+        X.evaluate_data(X.generator.suggest(2)[::-1])
+        X.step()
+        assert names == {"a", "b"} and not X.generator.outstanding()
+        assert X.generator.chance_constraint().num_observed == 3
+
     def test_what_was_run_twice(self) -> None:
         """The first row with the most outcomes counts, as after a failure."""
         X = new_xopt()

@@ -81,7 +81,7 @@ def recorded(calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> list[tu
     return told
 
 
-@pytest.mark.filterwarnings("ignore:Outcomes lie beyond 50 predictive standard deviations")
+@pytest.mark.filterwarnings("ignore:Residuals exceed 50 predictive standard deviations")
 @pytest.mark.parametrize("calibrator", [LocalizedConformal(0.2), QuantileRecalibrator()])
 def test_draws_keep_what_is_stated_uniform(
     calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch

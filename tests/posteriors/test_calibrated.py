@@ -68,7 +68,7 @@ class TestSkewedObservation(ContractOfCalibrated):
 
 
 class TestGaussianPredictive:
-    """A distribution of one normal piece says what the Gaussian process says."""
+    """With a distribution of one normal piece, values equal the Gaussian process's values."""
 
     X = make_points(3, q=1)
 
@@ -188,7 +188,7 @@ class TestEachKind:
 
     @pytest.mark.parametrize("weight", [-(2.0**-24), 2.0**24])
     def test_affine_in_other_units(self, kind, weight):
-        """Also where variances are below the least one that GPyTorch states."""
+        """Values scale with the units, even if variances are below GPyTorch's minimum."""
         X, level = make_points(3, q=2), 0.8
         posterior = make(kind, X)
         scaled, same = posterior.affine(weight), posterior.affine(math.copysign(1.0, weight))

@@ -110,7 +110,7 @@ def test_histograms(shape: tuple[int, ...]) -> None:
     expected = posterior.icdf(level.view(-1, *[1] * len(shape)).expand(4, *shape))
     assert_close(outcomes, expected, rtol=1e-9, atol=1e-9)
     assert_close(scores.latent(outcomes), z.expand_as(outcomes), rtol=1e-7, atol=1e-7)
-    # Each tail from its own end: 1e-9, to six digits
+    # Probabilities of 1e-9 in both tails are exact to six digits
     far = torch.tensor([-6.0, 6.0], dtype=torch.double).view(-1, *[1] * (len(shape) + 1))
     low, high = scores.outcome(far)
     shares = posterior.probabilities
@@ -146,7 +146,7 @@ def test_others_register_themselves() -> None:
             return outcome - 1.0
 
     normal = MultivariateNormal(torch.zeros(2).double(), torch.eye(2).double())
-    with pytest.raises(UnsupportedError, match=r"Own .*how noisy.*normal_scores.register"):
+    with pytest.raises(UnsupportedError, match=r"noise of obs.*Own.*normal_scores.register"):
         normal_scores(Own(normal))
 
     @normal_scores.register(Own)
@@ -154,7 +154,7 @@ def test_others_register_themselves() -> None:
         return Shifted()
 
     assert normal_scores(Own(normal)).outcome(Z)[0].item() == -6.0
-    with pytest.raises(UnsupportedError, match=r"under EnsemblePosterior is not known"):
+    with pytest.raises(UnsupportedError, match=r"is registered for EnsemblePosterior"):
         normal_scores(EnsemblePosterior(torch.zeros(2, 3, 1)))
 
 

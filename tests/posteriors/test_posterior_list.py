@@ -87,10 +87,10 @@ def correlation(samples: Tensor) -> Tensor:
 
 
 def test_outcomes_are_independent_in_quasi_random_samples() -> None:
-    """Two scrambled sequences are not: they keep the order of their points.
+    """Two scrambled sequences would be dependent, as both have the same order of points.
 
-    The correlation of 1024 independent pairs has a standard error of 1/32; that of one sequence is
-    smaller, as is its error for any mean.
+    The correlation of 1024 independent pairs has a standard error of 1/32. One sequence has a
+    smaller correlation, as its errors of means are smaller in general.
     """
     parts = posteriors()[:2]
     for seed in range(3):

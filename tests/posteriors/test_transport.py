@@ -126,7 +126,7 @@ def test_equal_rows_have_equal_samples(kind, dtype):
 
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
 def test_observations_of_one_point_differ():
-    """Their noise is that of the Gaussian process: independent from row to row."""
+    """The noise is independent from row to row, as in the Gaussian process."""
     X, n, size = make_points(q=1).repeat(2, 1), 0.5, Size([NUM])
     base = make_gp().posterior(X)
     posterior = CalibratedPosterior(base, make_predictive("gaussian", X), n, denoise=False)

@@ -21,19 +21,19 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 #: Default step of a single tracker.
 STEP_SIZE = 0.05
-#: Default settings of a bank: from nearly global to sharply local, from slow to fast.
+#: Default settings of a bank: from local to global, and from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
 SCALES = (1.0,)
 STEP_SIZES = (0.05, 0.1, 0.2)
 STEP_DECAY = 0.3
 
-# The safety net of `AggregatedQuantileTracker`: room for a start, and how steeply it acts.
+# The safety net of `AggregatedQuantileTracker`: its initial width, and the inverse of its slope
 _ROOM, _RAMP = 8.0, 2.0
-# Gaps below this count as none, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12 a
-# loss that is larger by 1e-10 has a weight of 1e-30 or less: the leaders share all of it.
+# Smaller gaps are raised to this, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12,
+# members with a loss larger by 1e-10 have a weight below 1e-30: the best members share all weight.
 _LEAST_GAP = 1e-12
 
-# Rows of numbers: of a loop over rounds in NumPy, otherwise in PyTorch.
+# Rows of numbers: in NumPy in a loop over rounds, otherwise in PyTorch
 Array = TypeVar("Array", np.ndarray, Tensor)
 
 #: A setting of a tracker: a number, or several to choose from.
@@ -52,26 +52,28 @@ class AggregatedQuantileTracker(QuantileLearner):
     r"""A bank of trackers, mixed online by exponential weights on their pinball losses.
 
     Each of the ``K`` members is an `OnlineQuantileTracker` with its own lengthscale, scale and
-    step. Their thresholds are averaged with weights ``w_k ~ exp(-gamma_t L_k)``, ``L_k`` the
-    member's pinball loss so far, summed over the levels; ``gamma_t = ln K / Delta_t`` is
-    AdaHedge's rate [deRooij2014], with ``Delta_t`` the accumulated gap between the loss of the
-    weights and their mix loss, so nothing is left to tune. The pinball loss is convex, and holding
-    the average to [0, 1] never adds to it: the average loses no more than the best member plus
-    ``2 sqrt(V ln K)`` and lower orders, ``V`` the accumulated variance of the members' losses.
-    Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way.
+    step. Their thresholds are averaged with weights ``w_k ~ exp(-gamma_t L_k)``, where ``L_k`` is
+    the member's accumulated pinball loss, summed over the levels. ``gamma_t = ln K / Delta_t`` is
+    AdaHedge's rate [deRooij2014]; ``Delta_t`` is the accumulated gap between the loss of the
+    weights and their mix loss. So no rate needs tuning. The pinball loss is convex, and clamping
+    the average to [0, 1] does not increase it. Therefore the loss of the average is at most the
+    loss of the best member plus ``2 sqrt(V ln K)`` and lower orders, with ``V`` the accumulated
+    variance of the members' losses. Dynamically-tuned adaptive conformal inference [Gibbs2024]
+    mixes step sizes in the same way.
 
-    An average of calibrated thresholds need not be calibrated, so a safety net follows: with
-    ``b_t(x)`` the average, held to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the shortfall of the
-    outcomes, the threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
+    An average of calibrated thresholds need not be calibrated, so a safety net is added. Let
+    ``b_t(x)`` be the average, clamped to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the shortfall
+    of the outcomes. The threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
 
-        ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``,
+        ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
 
-    the saturated error integration of conformal PID control [Angelopoulos2023]. It does nothing
-    within ``h_t``, twice the spread of independent outcomes and some room for a start.
+    This is the saturated error integration of conformal PID control [Angelopoulos2023]. The net has
+    no effect if ``|S_t| <= h_t``: twice the standard deviation of independent outcomes, plus 8 for
+    the start.
 
-    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence
-    ``|mean(o) - p| <= (h_T + 3) / T``: once ``S`` exceeds ``h + 2`` the threshold is at least 1 and
-    the outcome 1, so ``S`` falls; likewise below; and a step changes ``S`` by less than 1.
+    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) /
+    T``. If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
+    decreases. The same holds on the other side. A step changes ``S`` by less than 1.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
@@ -83,7 +85,7 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     Example:
         >>> tracker = AggregatedQuantileTracker(levels=[0.9])
-        >>> before = tracker.update(X, torch.rand(20))  # thresholds met, 20 x 1
+        >>> before = tracker.update(X, torch.rand(20))  # thresholds before each score, 20 x 1
         >>> theta = tracker.threshold(X)
 
     .. [Angelopoulos2023]
@@ -122,7 +124,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         self._localizations = _localizations(members, len(self.levels))
         settings = self.levels.new_tensor(members)
         self.register_buffer("member_settings", settings)
-        # Settings of each column, which move with the module but are no state
+        # Settings of each column, which move with the module but are not in its state
         columns = settings.repeat_interleave(len(self.levels), dim=0)
         self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
         self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
@@ -147,16 +149,16 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     @property
     def weights(self) -> Tensor:
-        """Present weights of the ``members``, ``K``."""
+        """Current weights of the ``members``, ``K``."""
         return adahedge_weights(self.losses, self.mixability_gap)
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
-        """Raw thresholds ``... x M``: the members' average held to [0, 1], and shifted."""
-        # A clamp whose derivative is a single operation
+        """Raw thresholds ``... x M``: the members' average clamped to [0, 1], plus the shift."""
+        # The derivative of `hardtanh` is a single operation.
         return hardtanh(sums, 0.0, 1.0) + shift
 
     def _derive(self) -> Thresholds:
-        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
+        """Average the members' functions first, so that ``M`` instead of ``K M`` are evaluated."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
@@ -181,7 +183,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.mixability_gap = torch.zeros_like(self.mixability_gap)
 
     def coverage_bound(self, num_steps: int) -> Tensor:
-        """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
+        """Bound on ``|mean(o) - p|``, ``M``, after the first ``num_steps`` steps."""
         check_count("num_steps", num_steps)
         return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps
 
@@ -190,7 +192,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         return _ROOM + 2.0 * (self.levels * (1.0 - self.levels) * t).sqrt()
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        # Members run first and unaware of each other; the weights need all their losses in order.
+        # Members learn independently. Their losses then give the weights of all rounds.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
         levels, steps = self.levels.repeat(len(self.members)), decay * self._step_sizes
@@ -202,7 +204,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         scores = u.view(-1, 1, 1)
         losses = (scores - thresholds) * (self.levels - (scores <= thresholds).to(u))
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
-        # Held to [0, 1], where the scores are: that never adds to the loss, see the class.
+        # Scores are in [0, 1], so clamping does not increase the loss (see the class).
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
         used, shortfall = self._caught(u, mixed)
 
@@ -212,7 +214,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         return used
 
     def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Thresholds ``n x M`` with the safety net, and the shortfall after them."""
+        """Thresholds ``n x M`` after the safety net, and the final shortfall ``M``."""
         t = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
         room, levels, shortfall, scores, used = (
             values.cpu().numpy()
@@ -237,7 +239,7 @@ def _members(
             check_positive(name, value, allow_inf=name == "lengthscales")
     members = []
     for lengthscale in sorted(set(map(float, lengthscales))):
-        # Without localization there is no scale to choose.
+        # Members without localization have no scale.
         strengths = [0.0] if math.isinf(lengthscale) else scales
         members += [Member(lengthscale, *rest) for rest in product(strengths, step_sizes)]
     return members
@@ -267,10 +269,11 @@ def quantile_learner(
     step_decay: float | None = None,
     regularization: float = 0.0,
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
-    """A tracker if every setting is a number, else a bank of trackers.
+    """A single tracker if every setting is a number; otherwise a bank of trackers.
 
-    Defaults, None: ``scale`` 1, ``step_size`` `STEP_SIZE` or in a bank `STEP_SIZES`, ``step_decay``
-    0 or in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
+    None selects the defaults of a tracker (``scale`` 1, ``step_size`` `STEP_SIZE`, ``step_decay``
+    0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`). ``lengthscale="auto"`` selects
+    `LENGTHSCALES`.
     """
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:
@@ -285,8 +288,8 @@ def quantile_learner(
     )
     if check_nonnegative("regularization", regularization):
         raise InputDataError(
-            "`regularization` needs a single tracker: give `lengthscale` as one number, and "
-            "`scale` and `step_size` as one number or not at all."
+            "`regularization` needs a single tracker: give `lengthscale` as one number, and omit "
+            "`scale` and `step_size` or give one number for each."
         )
     step_decay = STEP_DECAY if step_decay is None else step_decay
     return AggregatedQuantileTracker(levels, *choices, step_decay, initial)
@@ -295,7 +298,7 @@ def quantile_learner(
 def _choices(
     name: str, setting: Setting | str | None, default: str | None, values: Sequence[float]
 ) -> Sequence[float]:
-    """A setting as positive numbers, or ``values`` where it is the ``default``."""
+    """A setting as a list of positive numbers; ``values`` if the setting is the ``default``."""
     if setting is None or isinstance(setting, str):
         if setting == default:
             return values
@@ -314,8 +317,8 @@ def _choices(
 
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
-    """AdaHedge's weights ``K`` after losses ``K``; the leaders share all of it at gap 0."""
-    # In PyTorch: predictions call this, and nothing is read back from a device.
+    """AdaHedge's weights ``K`` after losses ``K``; at gap 0 the best members share all weight."""
+    # In PyTorch: predictions call this function, and must not wait for a device.
     rate = math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)
     return torch.softmax(-rate * losses, dim=0)
 
@@ -323,15 +326,20 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
 
-    From losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives
-    the weights ``n x K`` before each round, and the losses and the gap after the last.
+    Args:
+        rounds: Losses in each round, ``n x K``.
+        losses: Accumulated losses before the first round, ``K``.
+        gap: Accumulated gap before the first round.
+
+    Returns:
+        Weights before each round, ``n x K``, and the accumulated losses and the gap at the end.
     """
-    # In NumPy: of a few numbers each, in PyTorch a replay of a history takes 1.7 times as long.
+    # In NumPy: rows are short, and a replay of a history would take 1.7 times as long in PyTorch.
     total, now, rows = losses.cpu().numpy(), float(gap), rounds.to(losses).cpu().numpy()
     weights = np.empty_like(rows)
     for row, loss in zip(weights, rows, strict=True):
-        # In logarithms, since a leader's weight may be 1 and that of the next one underflow, and
-        # with the least losses taken out, for the digits of a small mix loss
+        # In logarithms, since the best weight may be 1 while other weights underflow. Subtracting
+        # the least losses keeps the digits of a small mix loss.
         rate = math.log(max(len(total), 2)) / max(now, _LEAST_GAP)
         log_weights = -rate * (total - total.min())
         log_weights -= np.logaddexp.reduce(log_weights)

@@ -1,4 +1,4 @@
-"""`ExactQuantileLearner`: quantiles of a set of scores, not of a stream."""
+"""`ExactQuantileLearner`: quantiles of a set of scores, in any order."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
-# Rows of the n x n table of weights that are in memory at once when a history is replayed.
+# Rows of the n x n table of weights that are in memory at once when a history is replayed
 _CHUNK = 256
 
 
 class ExactQuantileLearner(QuantileLearner):
-    """Thresholds that minimise the pinball loss of all scores so far, drawn to the initial ones.
+    """Minimises the pinball loss of all scores, with a penalty on changes of the thresholds.
 
-    For scores that form a calibration set, such as leave-one-out residuals: OCBO eq. 11 without
-    linearisation, solved by one sort. Their order does not matter, thresholds of neighbouring
-    levels never cross, and there is no bound against an adversary. With a finite lengthscale scores
-    have the weights ``exp(-|x_i - x|^2 / lengthscale^2)``, so far from all of them the model is
-    left as it is.
+    It is meant for a calibration set of scores, such as leave-one-out residuals. It solves OCBO eq.
+    11 without linearisation, by one sort. The order of scores does not matter, and thresholds of
+    neighbouring levels do not cross. There is no bound for adversarial scores. With a finite
+    lengthscale the score at ``x_i`` has the weight ``exp(-|x_i - x|^2 / lengthscale^2)`` at ``x``,
+    so the model is unchanged far from all scores.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
-        step_size: A score moves a threshold by at most this; inverse weight of the
-            initial thresholds.
+        step_size: Largest change of a threshold by one score; the inverse weight of the penalty.
         lengthscale: Lengthscale of the weights.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
         >>> learner = ExactQuantileLearner(levels=[0.1, 0.9], step_size=0.5)
-        >>> before = learner.update(X, torch.rand(20))  # thresholds met, 20 x 2
+        >>> before = learner.update(X, torch.rand(20))  # thresholds before each score, 20 x 2
         >>> theta = learner.threshold(X)
     """
 
@@ -56,7 +55,7 @@ class ExactQuantileLearner(QuantileLearner):
 
     @property
     def localized(self) -> bool:
-        """Always, as each score is stored with its input."""
+        """Always true: each score is stored with its input."""
         return True
 
     @property
@@ -83,7 +82,7 @@ class ExactQuantileLearner(QuantileLearner):
         self._store(X, torch.cat([self.scores, u.unsqueeze(-1)]))
         if not len(u):
             return self.initial.expand(0, -1)
-        # Each observation met the minimiser over those before it.
+        # The threshold before each observation minimises the loss of earlier observations.
         index = torch.arange(self.num_updates, device=u.device)
         rows = []
         for chunk in index[start:].split(_CHUNK):
@@ -100,23 +99,30 @@ def pinball_minimizer(
 ) -> Tensor:
     r"""Minimiser of ``(q - c)^2 / (2 eta) + sum_i w_i pinball_p(u_i, q)`` at each level ``p``.
 
-    OCBO eq. 11 before its losses are linearised, with the regulariser centred at ``c``, the
-    threshold of a calibrated model, instead of at 0. With ``W(q)`` the weight of the scores at or
-    below ``q``, the subgradient is ``(q - c) / eta + W(q) - p W``: it increases in ``q``, by jumps
-    at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores, ``C_k`` the weight of the
-    ``k`` smallest and ``a_k = c + eta (p W - C_k)`` the root of the subgradient between ``u_(k)``
-    and ``u_(k+1)``, as if that piece went on for ever. The minimiser is on the first piece that
-    ends beyond its root, ``k`` the least number with ``u_(k+1) >= a_k``. There the subgradient
-    changes its sign, at the root or in the jump before:
+    This is OCBO eq. 11 without linearised losses. The penalty is centred at the threshold ``c`` of
+    a calibrated model instead of at 0. Let ``W(q)`` be the weight of the scores at or below ``q``,
+    and ``W`` the weight of all scores. The subgradient ``(q - c) / eta + W(q) - p W`` increases
+    with ``q`` and jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores and
+    ``C_k`` the weight of the ``k`` smallest. Between ``u_(k)`` and ``u_(k+1)`` the subgradient is
+    linear, and ``a_k = c + eta (p W - C_k)`` is the root of this linear function. The minimiser is
+    on the first piece with ``u_(k+1) >= a_k``, where the subgradient changes its sign, either at
+    the root or at the jump before:
 
         ``q = max(a_k, u_(k))``,  with ``u_(0) = -inf`` and ``u_(n+1) = inf``.
 
-    The condition reads ``u_(k+1) + eta C_k >= c + eta p W``. Its left side increases with ``k`` and
-    is the same for all levels: one sort and one search serve all. ``a_k`` and so ``q`` increase
-    with ``p`` if ``c`` does: quantiles do not cross.
+    The condition is ``u_(k+1) + eta C_k >= c + eta p W``. Its left side increases with ``k`` and is
+    the same for all levels, so one sort and one search suffice. If ``c`` increases with ``p``, then
+    ``a_k`` and ``q`` do too: quantiles do not cross.
 
-    From scores ``n``, levels and centers ``M``, ``step_size = eta`` and nonnegative weights
-    ``... x n`` (default: all 1), minimisers ``... x M``, differentiable in the weights.
+    Args:
+        u: Scores ``n``.
+        levels: Levels ``M``.
+        center: Centers ``c`` of the penalty, ``M``.
+        step_size: ``eta``.
+        weights: Nonnegative weights ``... x n`` (default: 1).
+
+    Returns:
+        Minimisers ``... x M``, differentiable in the weights.
     """
     ordered, order = u.sort()
     floor, ceiling = F.pad(ordered, (1, 0), value=-math.inf), F.pad(ordered, (0, 1), value=math.inf)
@@ -125,6 +131,6 @@ def pinball_minimizer(
     targets = center + step_size * levels * cumulative[..., -1:]
     ends = (ceiling + step_size * cumulative).detach()
     piece = torch.searchsorted(ends, targets.detach())
-    # Where rounding picks a neighbour, both have the same value: ``a_k = u_(k+1)`` up to rounding.
+    # If rounding selects the next piece, ``a_k = u_(k+1)`` up to rounding, so both agree.
     roots = targets - step_size * cumulative.gather(-1, piece)
     return torch.maximum(roots, floor[piece])

@@ -1,7 +1,7 @@
 """`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-`descend` carries many independent *columns* along in one loop over the observations: a column is
-one threshold function, of a level of a tracker or of a member of a bank of trackers.
+`descend` updates many independent *columns* in one loop over the observations. A column is one
+threshold function: for one level of a tracker, or for one level of a member of a bank.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 
 
 class OnlineQuantileTracker(QuantileLearner):
-    r"""Thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
+    r"""Tracks thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
-    For localized online conformal prediction (LOCBO, one level) and quantile recalibration (OCBO,
-    OCBO-L, many levels). The threshold function (LOCBO eq. 24) is
+    It serves localized online conformal prediction (LOCBO, one level) and quantile recalibration
+    (OCBO, OCBO-L, many levels). The threshold function (LOCBO eq. 24) is
 
         ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
-        ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
+        ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``.
 
-    and at step ``t``, with ``o = 1{u_t <= theta_t(x_t)}`` and
-    ``eta_t = step_size * t^{-step_decay}``, it descends the pinball loss (LOCBO eq. 28):
+    Step ``t``, with ``o = 1{u_t <= theta_t(x_t)}`` and ``eta_t = step_size * t^{-step_decay}``,
+    descends the pinball loss (LOCBO eq. 28):
 
         ``delta = eta_t (p - o)``,  ``c <- c + delta``,
         ``B <- (1 - regularization * eta_t) B``,  then ``delta`` is appended to ``B``.
 
-    The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``. OCBO's running
-    sum as printed has the opposite sign and runs away; LOCBO eq. 21 as printed drives
-    ``mean(o)`` to ``1 - p``, against its eq. 22. OCBO starts every quantile at 0; here ``c``
-    starts at ``initial``, by default at ``p``, the threshold of a calibrated model.
+    The sign is from OCBO's Lemma 4: ``mean(o)`` converges to ``p``. The printed formulas have
+    errors: OCBO's running sum has the opposite sign and diverges, and LOCBO eq. 21 drives
+    ``mean(o)`` to ``1 - p``, in contradiction to its eq. 22. OCBO starts every quantile at 0; here
+    ``c`` starts at ``initial``, by default at ``p``, the threshold of a calibrated model.
 
-    **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an adversary's,
-    ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps (:meth:`coverage_bound`), which without
-    localization is at most ``(1 + 2 eta_1) / (T eta_T)``. With it, and ``eta_t = eta_1 t^{-1/2}``,
-    LOCBO's Lemma 1 holds too: ``mean(miss) <= alpha + beta / sqrt(T) + scale``. Without
-    regularization and decay, coverage is also local: around every ``x`` the kernel-weighted error
-    ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, with ``g`` the sum over
+    **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an adversarial
+    one, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps (:meth:`coverage_bound`). Without
+    localization this bound is at most ``(1 + 2 eta_1) / (T eta_T)``. With localization and ``eta_t
+    = eta_1 t^{-1/2}``, LOCBO's Lemma 1 holds too: ``mean(miss) <= alpha + beta / sqrt(T) + scale``.
+    Without regularization and decay, coverage is also local: around every ``x`` the kernel-weighted
+    error ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, with ``g`` the sum over
     centers, and is of order ``1 / sqrt(T)``.
 
-    Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross. They are
-    clamped and sorted where a distribution is built, never here, or the guarantee is lost. A state
-    dict does not hold step size, kernel and regularization.
+    Thresholds are raw: they may leave [0, 1], and thresholds of neighbouring levels may cross. A
+    distribution clamps and sorts them when it is built. Doing so in the tracker would void the
+    guarantee. A state dict does not contain the step size, the kernel and the regularization.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
         step_size: ``eta_1``, the first step.
-        step_decay: Exponent of the steps' decay; 0 keeps adapting to drift for ever.
-        scale: ``k(x, x)``, the strength of localization; at 0 no centers are stored.
-        lengthscale: Lengthscale of ``k``; at infinity ``k`` is the constant ``scale``.
-        regularization: Rate at which local corrections are forgotten;
-            ``regularization * step_size`` must be less than 1.
+        step_decay: Exponent of the decay of steps; with 0 the tracker keeps adapting to drift.
+        scale: ``k(x, x)``, the strength of localization; with 0 no centers are stored.
+        lengthscale: Lengthscale of ``k``; with infinity ``k`` is the constant ``scale``.
+        regularization: Rate at which local corrections decay; ``regularization * step_size`` must
+            be less than 1.
         initial: Initial constants in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
         >>> tracker = OnlineQuantileTracker(levels=[0.9], step_size=0.05)
-        >>> before = tracker.update(torch.zeros(50, 2), torch.rand(50))  # thresholds met, 50 x 1
+        >>> before = tracker.update(torch.zeros(50, 2), torch.rand(50))  # thresholds, 50 x 1
         >>> theta = tracker.threshold(torch.zeros(1, 2))
     """
 
@@ -121,25 +121,25 @@ class OnlineQuantileTracker(QuantileLearner):
         self.constants = self.initial.clone()
 
     def coverage_bound(self, num_steps: int) -> Tensor:
-        r"""Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``.
+        r"""Bound on ``|mean(o) - p|``, ``M``, after the first ``num_steps`` steps.
 
-        It holds for every sequence, localized or not. Write ``m = max(p, 1 - p)``, and
-        ``c`` for the constants: since ``p - o_t = (c_{t+1} - c_t) / eta_t`` and steps do not
-        grow, summation by parts gives ``|mean(o) - p| <= R / (T eta_T)``, where ``R`` is
-        the length of any interval that contains ``c_1, ..., c_{T+1}``. Two such lengths:
+        The bound holds for every sequence, localized or not. Let ``m = max(p, 1 - p)``, and let
+        ``c`` be the constants. Since ``p - o_t = (c_{t+1} - c_t) / eta_t`` and steps do not
+        increase, summation by parts gives ``|mean(o) - p| <= R / (T eta_T)``, where ``R`` is the
+        length of any interval that contains ``c_1, ..., c_{T+1}``. There are two such lengths:
 
-        * With regularization (or ``scale = 0``), ``sum_i |B_i| <= m / regularization``, so
-          the local part is at most ``G = scale m / regularization``. A threshold outside
-          [0, 1] is pushed back, hence ``R = 1 + 2 G + eta_1``.
-        * Always: the squared norm ``(c - 1/2)^2 + |g|^2`` grows by at most
-          ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step; ``R`` is twice the root of the
-          sum, started at 1/4.
+        * With regularization (or ``scale = 0``), ``sum_i |B_i| <= m / regularization``, so the
+          local part is at most ``G = scale m / regularization``. A threshold outside [0, 1] is
+          pushed back, hence ``R = 1 + 2 G + eta_1``.
+        * In all cases, the squared norm ``(c - 1/2)^2 + |g|^2`` starts at 1/4 or less, and grows by
+          at most ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step. ``R`` is twice the root of the
+          sum.
         """
         check_count("num_steps", num_steps)
         m = torch.maximum(self.levels, 1.0 - self.levels)
         times = torch.arange(1, num_steps + 1, dtype=torch.double, device=m.device)
         eta = self.step_size * times.pow(-self.step_decay)
-        # The second bound of the docstring first, then the first one where it applies.
+        # The second length of the docstring, then the first one if it applies
         growth = m * eta.sum() + m.square() * eta.square().sum() * (1.0 + 2.0 * self.scale)
         length = 2.0 * (0.25 + growth).sqrt()
         if self.scale == 0.0 or self.regularization > 0.0:
@@ -181,26 +181,35 @@ def descend(
     scale: Tensor,
     localizations: Sequence[Localization],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The thresholds ``n x C`` that observations met, and constants and coefficients after.
+    """Descend the pinball loss of ``C`` columns through ``n`` observations.
 
-    Levels are ``C``, and the ``scale``, ``k(x, x)`` of each column, is ``C`` or 1; columns of
-    ``localizations`` have a local part. Steps are ``n x C`` or ``n x 1``; each shrinks earlier
-    increments by a factor in ``shrink``. The state is constants ``C``, centers ``t x d`` and
-    coefficients ``t x C`` there.
+    Args:
+        X: Inputs ``n x d``.
+        u: Scores ``n``.
+        levels: Levels ``C``.
+        steps: Steps ``n x C`` or ``n x 1``.
+        shrink: Factors ``n``; each step multiplies earlier coefficients by its factor.
+        state: Constants ``C``, centers ``t x d`` and coefficients ``t x C``.
+        scale: ``k(x, x)`` of each column, ``C`` or 1.
+        localizations: The columns that have a local part.
+
+    Returns:
+        The thresholds before each observation, ``n x C``, and the constants ``C`` and coefficients
+        ``(t + n) x C`` at the end (``t x C`` without localization).
     """
     constants, centers, coefficients = state
-    # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
+    # delta = eta (p - o) has two possible values, which are computed before the loop.
     hits, misses = steps * (levels - 1.0), steps * levels
     if not len(u):
         return hits, constants, coefficients
-    # Only the batch's own points need the local part, so it is carried along.
+    # The loop updates the local part at the new points only.
     local, parts = X.new_zeros(len(X), len(levels)), []
     for columns, lengthscale in localizations:
         part = local[:, columns]
         if len(centers):
             correlation = gaussian_correlation(X, centers, lengthscale)
             part.copy_(correlation @ (coefficients * scale)[:, columns])
-        # Rows are split once: indexing inside the loop would cost more than the arithmetic.
+        # Rows are split once: indexing in the loop would cost more than the arithmetic.
         parts.append((columns, part, gaussian_correlation(X, X, lengthscale).unbind()))
     thresholds, deltas = [], []
     for i, (u_i, hit, miss) in enumerate(
@@ -216,8 +225,8 @@ def descend(
             for columns, part, kernel in parts:
                 part.addr_(kernel[i], move[columns], beta=shrink[i])
     if parts:
-        # Row i is the product of the factors from step i on: the share of an increment made
-        # before step i that all later steps leave.
+        # Row i is the product of the factors from step i on, which multiplies all coefficients
+        # made before step i.
         remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
         increments = torch.stack(deltas) * remaining[1:]
         coefficients = torch.cat([coefficients * remaining[0], increments])

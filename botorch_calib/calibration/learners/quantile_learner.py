@@ -1,4 +1,4 @@
-"""`QuantileLearner`, the base class of learners of thresholds: levels and a state of any length."""
+"""`QuantileLearner`: the base class of learners of thresholds, with a state of any length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
-# Observations that are learned from at a time.
+# Number of observations that are learned together
 _CHUNK = 1024
 #: Largest spread of the inputs of a localized learner, in lengthscales.
 MAX_SPREAD = 1e6
@@ -30,8 +30,8 @@ MAX_SPREAD = 1e6
 class Thresholds(NamedTuple):
     """Thresholds as a function of the inputs.
 
-    They are ``everywhere`` the same, or what `QuantileLearner._finished` makes of a ``radial`` sum
-    and a ``shift``.
+    Without a ``radial`` sum they are ``everywhere`` the same. Otherwise
+    `QuantileLearner._finished` computes them from the sum and the ``shift``.
     """
 
     everywhere: Tensor
@@ -40,13 +40,13 @@ class Thresholds(NamedTuple):
 
 
 class QuantileLearner(Module, ABC):
-    """Learns thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
+    """Learns thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
-    Subclasses keep their state in buffers. ``centers`` and the one named by ``_payload`` have a
-    row for each stored observation, of which a state dict may hold any number.
+    Subclasses store their state in buffers. ``centers`` and the buffer named by ``_payload`` have a
+    row for each stored observation. A state dict may contain any number of rows.
 
     Args:
-        levels: Strictly increasing levels in (0, 1), ``M``; numbers become double precision.
+        levels: Strictly increasing levels in (0, 1), ``M``; a list is converted to float64.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
         num_columns: Columns of the payload (default: ``M``).
     """
@@ -56,7 +56,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # Identities and versions of the buffers, these, and the thresholds last derived from them
+    # Identities and versions of the buffers, the buffers, and the thresholds derived from them
     _kept: tuple[list[tuple[int, int]], list[Tensor], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
@@ -70,9 +70,9 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
-        # A setting, yet part of the state: a state of another score has other initial thresholds.
+        # This setting is in the state, since states of other scores differ in it.
         self.register_buffer("initial", _initial_thresholds(initial, p))
-        # Before the first update the width of the inputs is unknown: 0 stands for any.
+        # The width 0 means that the width is unknown until the first update.
         self.register_buffer("centers", p.new_zeros(0, 0))
         num_columns = len(p) if num_columns is None else num_columns
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
@@ -83,11 +83,11 @@ class QuantileLearner(Module, ABC):
 
     @abstractmethod
     def _derive(self) -> Thresholds:
-        """The thresholds of the present state."""
+        """The thresholds of the current state."""
 
     @property
     def num_updates(self) -> int:
-        """Number of observations seen."""
+        """Number of observations learned from."""
         return int(self.step_count)
 
     @property
@@ -98,14 +98,17 @@ class QuantileLearner(Module, ABC):
     @property
     @abstractmethod
     def shortest_lengthscale(self) -> float:
-        """The smallest lengthscale of the localization; infinity without one."""
+        """The smallest lengthscale of the localization; infinity without localization."""
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
+        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in the inputs."""
         return self._threshold(X, lambda radial: radial.at(X))
 
     def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
-        """The same at ``b x M x d``, all pairs of some columns and others; once differentiable."""
+        """`threshold` at a grid ``Z``, ``b x M x d``, once differentiable.
+
+        The ``columns`` of ``Z`` vary along ``b`` only, and the ``others`` along ``M`` only.
+        """
         if type(self).threshold is not QuantileLearner.threshold or not Z.numel():
             return self.threshold(Z)
         return self._threshold(Z, lambda radial: radial.at_pairs(Z, columns, others))
@@ -118,23 +121,23 @@ class QuantileLearner(Module, ABC):
         return self._finished(sums(radial), shift)
 
     def _thresholds(self) -> Thresholds:
-        """What `_derive` returns, derived again if a buffer was replaced or changed in place."""
+        """The result of `_derive`, cached until a buffer is replaced or changed in place."""
         buffers = [*self.buffers()]
-        # Tensors that are made in inference mode count no versions.
+        # Tensors made in inference mode have no version counter.
         state = [(id(b), 0 if b.is_inference() else b._version) for b in buffers]
         if self._kept is None or self._kept[0] != state:
-            # A graph may use them later, even if they are first needed in inference mode.
+            # Cached thresholds must not be inference tensors, as a graph may use them later.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, buffers, self._derive()
         return self._kept[2]
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
-        """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""
+        """Raw thresholds ``... x M`` from values of the radial sum, differentiable."""
         return sums
 
     @abstractmethod
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        """Learn from checked observations; returns the thresholds they met, ``n x M``."""
+        """Learn from checked observations; returns the thresholds before each, ``n x M``."""
 
     @torch.no_grad()
     def update(self, X: Tensor, u: Tensor) -> Tensor:
@@ -145,8 +148,8 @@ class QuantileLearner(Module, ABC):
             u: Scores in [0, 1] of shape ``n``.
 
         Returns:
-            The raw thresholds ``n x M`` that the observations were compared with:
-            ``u.unsqueeze(-1) <= result`` are the outcomes.
+            The raw thresholds before each observation, ``n x M``. The outcomes are
+            ``u.unsqueeze(-1) <= result``.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])
@@ -158,26 +161,26 @@ class QuantileLearner(Module, ABC):
         check_unit_interval("u", u)
         X, u = X.to(self.initial), u.to(self.initial)
         self._check_spread(X)
-        # In parts, so that memory is linear in their number
+        # In parts, so that memory is linear in the number of observations
         parts = zip(X.split(_CHUNK), u.split(_CHUNK), strict=True)
         return torch.cat([self._learn(*part) for part in parts])
 
     def _check_spread(self, X: Tensor) -> None:
-        """Raise where correlations would lose their digits, see `Terms`."""
+        """Raise ``InputDataError`` if rounding would falsify correlations, see `Terms`."""
         if not self.localized or not len(X):
             return
         first = self.centers[:1] if len(self.centers) else X[:1]
         spread = (X - first).abs().max() / self.shortest_lengthscale
         if spread > MAX_SPREAD:
             raise InputDataError(
-                f"`X` spreads over {float(spread):.1g} lengthscales, and beyond {MAX_SPREAD:.0e} "
-                "distances between neighbours are lost in rounding: give the model an input "
-                "transform such as Normalize, in whose units `lengthscale` is meant."
+                f"`X` spreads over {float(spread):.1g} lengthscales; beyond {MAX_SPREAD:.0e} "
+                "rounding loses the distances between neighbours. Give the model an input "
+                "transform such as Normalize; `lengthscale` is in transformed units."
             )
 
     def reset(self) -> None:
-        """Forget everything learned."""
-        # New tensors, since thresholds and state dicts handed out may share the old ones.
+        """Discard all that has been learned."""
+        # New tensors, since returned thresholds and state dicts may share the old tensors.
         self.centers = self.centers.new_zeros(0, 0)
         setattr(self, self._payload, self._rows[:0].clone())
         self.step_count = torch.zeros_like(self.step_count)
@@ -187,23 +190,23 @@ class QuantileLearner(Module, ABC):
         return self.get_buffer(self._payload)
 
     def _store(self, X: Tensor, payload: Tensor) -> None:
-        """Keep the new centers with the payload of all, and count the steps."""
+        """Append the new centers, replace the payload, and count the steps."""
         if len(X):
-            # Without localization, an empty matrix of the right width remembers the width.
+            # Without localization, an empty matrix stores the width of the inputs.
             kept = X if self.localized else X[:0]
             self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
         setattr(self, self._payload, payload)
         self.step_count = self.step_count + len(X)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Give the buffers the incoming shapes before they are copied, or copy none."""
+        """Resize the buffers to the incoming shapes; load nothing if the state does not match."""
         names = [name for name in self._state_names() if prefix + name in state_dict]
         incoming = {name: state_dict[prefix + name] for name in names}
         if message := self._mismatch(incoming):
             rest[-1].append(f"Tracker state `{prefix}` was not loaded: {message}")
             return
         for name, value in incoming.items():
-            # New tensors, since thresholds and state dicts handed out may share the old ones.
+            # New tensors, since returned thresholds and state dicts may share the old tensors.
             setattr(self, name, self.get_buffer(name).new_empty(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -211,7 +214,7 @@ class QuantileLearner(Module, ABC):
         return {name for name, _ in self.named_buffers()} - self._non_persistent_buffers_set
 
     def _mismatch(self, incoming: dict[str, Tensor]) -> str | None:
-        """Why ``incoming`` is no state of this learner; None if it is one."""
+        """An error message if ``incoming`` is not a state of this learner, else None."""
         if not incoming:
             return None
         if missing := self._state_names() - incoming.keys():

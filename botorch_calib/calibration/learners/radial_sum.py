@@ -12,14 +12,15 @@ from torch.autograd.function import once_differentiable
 
 
 class Terms:
-    """``exp(-|x - centers_t|^2 / lengthscale^2)`` for all centers, and each of the lengthscales.
+    """``exp(-|x - centers_t|^2 / lengthscale^2)`` for all centers and all lengthscales.
 
-    The squared distance is expanded into a single matrix product, about the first center, which
-    keeps cancellation small, and in double precision, in which it is harmless unless the inputs
-    spread over more than 1e6 lengthscales. It is not clamped at 0, since that would falsify second
-    derivatives where points coincide.
+    The squared distance is expanded into a single matrix product. Coordinates are relative to the
+    first center and in double precision. So cancellation is harmless unless the inputs spread over
+    more than 1e6 lengthscales. Clamping the squared distance at 0 would falsify second derivatives
+    at coinciding points.
 
-    With centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, by lengthscale.
+    With centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, grouped by
+    lengthscale.
     """
 
     def __init__(self, centers: Tensor, lengthscales: Sequence[float]) -> None:
@@ -27,15 +28,14 @@ class Terms:
         centers = centers.double() - self.origin
         squares = -(centers * centers).sum(dim=-1, keepdim=True)
         right = torch.cat([2.0 * centers, torch.full_like(centers, -1.0), squares], dim=-1)
-        # One product for all: the right factors, divided by each squared lengthscale.
         right = torch.cat([right / (scale * scale) for scale in lengthscales])
-        # The last column belongs to a constant 1 on the left.
+        # The last column is multiplied by a constant 1 on the left.
         self._right, self._last = right[:, :-1].mT, right[:, -1]
 
     def at(self, X: Tensor) -> Tensor:
         """The terms ``N x T`` of the ``N`` inputs in ``... x d``, in double precision."""
         X = X.to(self.origin) - self.origin
-        # Squares go in elementwise on the left: summing the larger side would cost more.
+        # Elementwise squares on the left: summing them here would cost more, as X is large.
         left = torch.cat([X, X * X], dim=-1).reshape(-1, len(self._right))
         return torch.addmm(self._last, left, self._right).exp_()
 
@@ -48,8 +48,13 @@ def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
 class RadialSum:
     """``constants + sum_t coefficients_t exp(-|z - centers_t|^2 / lengthscale_t^2)``.
 
-    The constants are ``L``, the centers ``t x d``; each of ``S`` lengthscales has terms for all
-    centers, and their coefficients, ``S t x L``, are together.
+    Each of ``S`` lengthscales has terms for all ``t`` centers.
+
+    Args:
+        constants: Constants ``L``.
+        centers: Centers ``t x d``.
+        lengthscales: The ``S`` lengthscales.
+        coefficients: Coefficients ``S t x L``, grouped by lengthscale.
     """
 
     def __init__(
@@ -68,20 +73,21 @@ class RadialSum:
         self._terms, self._start = Terms(centers, lengthscales), constants.double()
 
     def at(self, X: Tensor) -> Tensor:
-        """Values ``... x L`` at inputs ``... x d``, differentiable in them."""
+        """Values ``... x L`` at inputs ``... x d``, differentiable in the inputs."""
         values = torch.addmm(self._start, self._terms.at(X), self.coefficients)
         return values.view(*X.shape[:-1], len(self.constants)).to(self.constants)
 
     def at_pairs(self, Z: Tensor, columns: Sequence[int], others: Sequence[int]) -> Tensor:
-        """Values ``b x M x L`` at ``Z``, ``b x M x d``: all pairs of some ``columns`` and others.
+        """Values ``b x M x L`` at a grid ``Z``, ``b x M x d``, once differentiable.
 
-        A term is a factor of the columns times one of the others. Once differentiable.
+        The ``columns`` of ``Z`` vary along ``b`` only, and the ``others`` along ``M`` only. So each
+        term is the product of a factor for the columns and a factor for the others.
         """
         values: Tensor = _AtPairs.apply(Z, self, columns, others)
         return values
 
     def _part(self, X: Tensor, columns: Sequence[int]) -> Tensor:
-        """The factors ``N x T`` of some columns of ``N x d``."""
+        """The factors ``N x T`` for some columns of ``X``, ``N x d``."""
         places = tuple(columns)
         if places not in self._parts:
             self._parts[places] = Terms(self.centers[:, columns], self.lengthscales)
@@ -89,7 +95,7 @@ class RadialSum:
 
 
 class _AtPairs(Function):
-    """`RadialSum.at_pairs`: no exponential at all pairs."""
+    """`RadialSum.at_pairs`, with exponentials of the factors instead of the pairs."""
 
     @staticmethod
     def forward(

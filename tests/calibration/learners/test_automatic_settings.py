@@ -239,7 +239,7 @@ def test_regret_bound_against_a_switching_adversary():
     rounds = rounds.clamp(min=0.0)
     weights, losses, _ = hedge(rounds)
     regret = (weights * rounds).sum() - losses.min()
-    # Theorem 8 of de Rooij et al. with losses in [0, 1], whose variance is at most 1/4 a round.
+    # Theorem 8 of de Rooij et al. for losses in [0, 1]: the variance per round is at most 1/4.
     bound = math.sqrt(T * math.log(num)) + (4 / 3) * math.log(num) + 2
     assert 0 < regret < bound
 

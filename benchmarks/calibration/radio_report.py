@@ -1,0 +1,130 @@
+"""The report of the suites on a radio network: claims of the paper, and true capacities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.framework import metrics
+from benchmarks.framework.comparisons import Difference, family, verdict
+from benchmarks.framework.markdown import estimate, page, sections, table
+from benchmarks.framework.plots import curves_figure
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.replicate_result import (
+    ByMethod,
+    Collected,
+    Result,
+    Run,
+    Score,
+    by_seed,
+    scores_of,
+)
+from benchmarks.framework.statistics import SIGNIFICANCE, Estimate, student_interval
+from benchmarks.framework.suite import Suite
+
+
+def capacities(result: Result, point: str = "recommended") -> list[float]:
+    """True capacities round by round, the first after the initial points.
+
+    Args:
+        result: A result.
+        point: ``"recommended"``, ``"outcome"`` or ``"evaluated"``.
+    """
+    if point == "recommended":
+        point = "outcome" if result.regret_by_mean is None else "mean"
+    # The optimal value is 0.
+    return [-regret for regret in metrics.regret_trace(result, point)]
+
+
+def log_recommended(result: Result) -> float:
+    """The primary endpoint: differences are percents of the capacity, nearly."""
+    return 100.0 * math.log(capacities(result)[-1])
+
+
+def coverage(result: Result) -> float:
+    """The share of outcomes inside their intervals; NaN without a model."""
+    covered = result.extras.get("covered")
+    return math.nan if covered is None else float(np.mean(metrics.trace(result, "covered")))
+
+
+# What is shown of the runs of a method on a problem.
+SCORES: dict[str, Score] = {
+    "recommended": lambda result: capacities(result)[-1],
+    "largest outcome": lambda result: capacities(result, "outcome")[-1],
+    "best": lambda result: capacities(result, "evaluated")[-1],
+    "coverage": coverage,
+    "s": metrics.seconds,
+}
+
+
+def claim_verdict(found: Difference, margin: float) -> str:
+    """What a difference, the better for being larger, says of the claim that it exceeds the margin.
+
+    ``reproduced`` if the interval lies above the margin and the test is significant, ``reversed``
+    if both hold with the opposite sign, ``not reproduced`` if the interval lies below the margin;
+    else ``undecided``.
+    """
+    low, high = student_interval(found.values)
+    significant = found.p < SIGNIFICANCE
+    if significant and low > margin:
+        return "reproduced"
+    if significant and high < -margin:
+        return "reversed"
+    return "not reproduced" if high < margin else "undecided"
+
+
+@dataclass(frozen=True)
+class RadioReport:
+    """The first of each pair of methods with the second, on every problem, and capacities.
+
+    Args:
+        pairs: The primary comparisons.
+        secondary: The secondary ones.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    secondary: tuple[tuple[str, str], ...] = ()
+
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        margin = margin_of(suite)
+        body = []
+        for name, pairs in {"primary": self.pairs, "secondary": self.secondary}.items():
+            found = family(
+                {
+                    (problem.name, *pair): (
+                        scores_of(Run(problem.name, pair[0]), collected, log_recommended),
+                        scores_of(Run(problem.name, pair[1]), collected, log_recommended),
+                    )
+                    for problem in suite.problems
+                    for pair in pairs
+                }
+            )
+            for keys, compared in found.items():
+                low, high = student_interval(compared.values)
+                # There, less is better.
+                said = verdict((-high, -low), compared.p, margin)
+                cells = [str(len(compared.values)), *compared.tested_cells(".1f"), said]
+                body.append([name, *keys, *cells, claim_verdict(compared, margin)])
+        header = ["family", "problem", "method", "rival", "seeds", "difference, %"]
+        header += ["95 % interval", "p", "detectable, %", "", "claim"]
+        return page(
+            "radio",
+            margin=margin,
+            comparisons=table(header, body),
+            problems=sections(collected, _capacities),
+        )
+
+    def figure(self, collected: Collected) -> Figure:
+        return curves_figure(collected, capacities, "rounds", "capacity, bit/s/Hz")
+
+
+def _capacities(by_method: ByMethod) -> list[str]:
+    body = []
+    for method, results in by_method.items():
+        values = [Estimate.of(list(by_seed(results, score).values())) for score in SCORES.values()]
+        body.append([method, str(len(results)), *map(estimate, values)])
+    return table(["method", "seeds", *SCORES], body)
