@@ -162,8 +162,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         books: Path of a file for the decisions, which the first decision creates (default: Xopt's
             ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
-        returns_id: Whether candidates have an ``"_id"`` (default: True). Without it rows are found
-            by their settings: for evaluators that set whatever a candidate names.
+        returns_id: Whether candidates have an ``"_id"`` (default: True). Without ids, rows are
+            matched by settings: for evaluators that set everything that a candidate names.
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
