@@ -147,8 +147,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     the disk before the candidate is returned. Processes that share a file wait for each other. The
     candidates of one process are pending in the others until their rows are added.
 
-    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 (-1
-    for below) under the outcome's name with the suffix ``_beyond``. See `ChanceConstraint.observe`.
+    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 under
+    the outcome's name with the suffix ``_beyond`` (-1 for below): see `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
