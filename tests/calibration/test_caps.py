@@ -35,7 +35,7 @@ def observations(num: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def overconfident(num: int = 100) -> SingleTaskGP:
-    """It was given a noise variance of 1e-7, and the noise's standard deviation is 0.3."""
+    """A model with the noise variance 1e-7 of data with the noise variance 0.3^2."""
     X, Y = observations(num)
     return SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, 1e-7))
 

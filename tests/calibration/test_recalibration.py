@@ -1,4 +1,4 @@
-"""Quantile recalibration: its distribution, its bound, and what leaving one out costs and gives."""
+"""Quantile recalibration: its distribution, its bound, and leave-one-out residuals."""
 
 import math
 import pickle
@@ -196,7 +196,7 @@ def test_a_level_is_found_and_read_off_raw():
     assert (made.index_of(0.9), made.index_of(1 - 0.8), made.index_of(0.5)) == (1, 0, None)
     made.tracker.constants = torch.tensor([0.7, 0.6]).double()
     knots = made.score.knots(torch.tensor([0.7, 0.6]).double())
-    # Crossed: the distribution sorts them, the quantile of a level stays its own.
+    # The distribution sorts crossed thresholds; `quantile` returns the level's raw threshold.
     torch.testing.assert_close(made.quantile(X, 0.9), knots[1].expand(4, 1, 1))
     stated = made.predictive(X).quantile(torch.tensor(0.9).double())
     torch.testing.assert_close(stated, knots[0].expand(4, 1, 1), atol=1e-5, rtol=0)
