@@ -74,7 +74,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         nu: The multiplier of eq. 2.
     """
 
-    model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
+    model: Any  # a BoTorch model, with more attributes than ``Model`` declares
     nu: Tensor
     X_window: Tensor | None
 
@@ -97,7 +97,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
-        self._pending_model: Model | None = None  # given `X_pending` as well, if there are any
+        self._pending_model: Model | None = None  # conditioned on `X_pending`, if there are any
 
     @classmethod
     def from_ledger(

@@ -154,7 +154,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
-    # For a calibrated model BoTorch's function calls our own, which copies the process.
+    # For a calibrated model the function registered with BoTorch copies the process.
     drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
 
     def weights(shape: Size) -> Tensor:

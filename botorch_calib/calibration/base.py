@@ -188,9 +188,9 @@ class TrackedCalibrator(Calibrator):
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         check_residuals(X, z)
         theta = self.tracker.update(X, self._scores(z))
-        stated = self._predictive_from(theta)
+        predicted = self._predictive_from(theta)
         self._notice_cap(*self._compared(theta, z))
-        return stated
+        return predicted
 
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
         """Warn, once, if values exceed capped quantiles more often than their levels allow.

@@ -128,7 +128,7 @@ class GaussianScore(Score):
     grows = False
 
     def two_sided(self, z: Tensor) -> Tensor:
-        """``2 Phi(-|z|)``, tracked at ``alpha``: an observation at or below is a miss."""
+        """``2 Phi(-|z|)``, tracked at ``alpha``: a score up to the threshold is a miss."""
         return two_sided_p_value(z)
 
     def signed(self, z: Tensor) -> Tensor:
@@ -163,11 +163,11 @@ class RationalScore(Score):
     max_width: float = 50.0
 
     def two_sided(self, z: Tensor) -> Tensor:
-        """``|z| / (1 + |z|)``, tracked at ``1 - alpha``: an observation at or below is covered."""
+        """``|z| / (1 + |z|)``, tracked at ``1 - alpha``: a score up to the threshold is covered."""
         return _softsign(z.abs())
 
     def signed(self, z: Tensor) -> Tensor:
-        """``(1 + z / (1 + |z|)) / 2``, tracked at the quantile level itself."""
+        """``(1 + z / (1 + |z|)) / 2``, tracked at the level of the quantile."""
         return 0.5 * (1.0 + _softsign(z))
 
     def half_width(self, theta: Tensor) -> Tensor:

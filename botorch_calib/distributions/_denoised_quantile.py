@@ -42,7 +42,7 @@ from botorch_calib.distributions._normal_functions import TINY, cached_constant
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 
-_NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
+_NUM_ANGLES = 5  # angles of candidates for the guess, including both ends
 # Number of steps on a device; on a CPU most searches end after three. Next to pieces of almost no
 # mass the score is steep, which would take many bisections.
 _NUM_STEPS = 10

@@ -165,14 +165,14 @@ def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     x, knots, masses = (z / scale).unsqueeze(-1), predictive.standardized().knots, predictive.masses
     x, low, high = torch.broadcast_tensors(x, knots[..., :-1], knots[..., 1:])
     end, below = x.clamp(low, high), masses.cumsum(dim=-1) - masses
-    # Beyond the distance ``s`` from its densest point ``c`` a normal piece is lost in rounding:
-    # ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``.
+    # At the distance ``s`` from its densest point ``c``, the density of a normal piece has
+    # decreased by ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``. The rest is lost in rounding.
     uniform, peak = predictive.form.is_uniform(x.device), torch.zeros_like(x).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())
     reach = reach.masked_fill(uniform, math.inf)
     start = torch.minimum(torch.maximum(low, peak - reach), end)
     stop = torch.maximum(torch.minimum(end, peak + reach), start)
-    # Below an open first piece there is nothing, over an infinite distance.
+    # The distribution function is 0 below an open first piece, whose distance is infinite.
     before = (start - low).masked_fill(low.isneginf(), 0.0)
     total = below.square() * before + (below + masses).square() * (end - stop)
     width, natural = stop - start, log_normal_interval(low, high)
@@ -182,5 +182,5 @@ def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
         normal = (log_normal_interval(low, at) - natural).exp().clamp(max=1.0)
         share = torch.where(uniform, (at - low) / (high - low), normal)
         total += weight * width * (below + masses * share).square()
-    # Beyond a finite last knot F = 1.
+    # F = 1 above a finite last knot.
     return scale * (total.sum(dim=-1) + (x - high)[..., -1].clamp(min=0.0))

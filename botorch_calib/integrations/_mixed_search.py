@@ -60,7 +60,7 @@ class MixedSpace:
 
     @torch.enable_grad()
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-        """Find the best certified point; returns the point ``1 x d``, and whether it is certified.
+        """Find the best certified point; returns a point ``1 x d``, and True if certified.
 
         If no point is certified, the result is the most promising point. In a mixed space the
         search starts from the best of many points. Each round searches over the continuous

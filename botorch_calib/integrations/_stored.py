@@ -37,7 +37,7 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.process import observed_process, raw_width
 
-#: Finds the best point ``1 x d`` under a constraint; also returns whether it is certified.
+#: Finds the best point ``1 x d`` under a constraint; the flag is True for a certified point.
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 #: The name under which a client stores a row if the client allows any name.
 KEY = "chance_constraints"
@@ -242,7 +242,7 @@ def num_near(point: list[float], inputs: pd.DataFrame) -> int:
 
 
 def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
-    """For each line of ``inputs``: whether it is at a point, and its largest distance by input.
+    """The lines of ``inputs`` that are at a point, as flags, and each line's largest distance.
 
     ``precision`` 0 allows for rounding in arithmetic only, 1 also for fewer digits.
     """

@@ -147,8 +147,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     the disk before the candidate is returned. Processes that share a file wait for each other. The
     candidates of one process are pending in the others until their rows are added.
 
-    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 (-1 for
-    below) under the outcome's name with the suffix ``_beyond``: see `ChanceConstraint.observe`.
+    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 under
+    the outcome's name with the suffix ``_beyond`` (-1 for below): see `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
@@ -162,8 +162,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         books: Path of a file for the decisions, which the first decision creates (default: Xopt's
             ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
         on_violation: Called with `last_safe` once new data violate a constraint; not stored.
-        returns_id: Whether candidates have an ``"_id"`` (default: True). Without it rows are found
-            by their settings: for evaluators that set whatever a candidate names.
+        returns_id: Whether candidates have an ``"_id"`` (default: True). Without ids, rows are
+            matched by settings: for evaluators that set everything that a candidate names.
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
@@ -520,7 +520,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
 
     def _violations(self) -> list[bool | None]:
-        """Whether each row of the data violates a limit; None if that is open."""
+        """Whether each row of the data violates a limit; None if outcomes are missing."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
         came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
         return [is_outside(limits, **each) for each in came]

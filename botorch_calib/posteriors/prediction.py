@@ -42,7 +42,7 @@ MEMBER_DIM = -3  # of moments and samples, as in BoTorch's ensembles
 #: Sources of a calibrated spread in excess of the model's.
 EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
-# default of BoTorch's analytic acquisition functions, where it is an unnamed literal.
+# default of BoTorch's analytic acquisition functions, which do not export it.
 MIN_VARIANCE = 1e-12
 # Targets are clamped to this range. Derivatives contain cubes of targets over the smallest standard
 # deviation, which would overflow farther out.
@@ -422,7 +422,7 @@ class Prediction:
             # Far below the distribution, the improvement is -best; far above, it is 0.
             return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
         values, log_weights = self._rule(self.outcome_map.latent(best), order)
-        # Faster than `logsumexp` of the logarithms of both factors, by a third of all time
+        # Not `logsumexp`: logarithms of both factors would take a third of the total time.
         largest = log_weights.detach().amax(dim=0)
         total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
         log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest

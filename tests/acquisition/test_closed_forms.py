@@ -1,6 +1,6 @@
-"""The closed-form acquisition functions against their distributions, samples and BoTorch's own.
+"""Closed-form acquisition functions compared with distributions, samples and BoTorch's functions.
 
-Value at risk and its conditional mean, too: quadrature, samples, BoTorch's convention, extremes.
+Value at risk and its conditional mean: quadrature, samples, BoTorch's convention, extremes.
 """
 
 import math
@@ -199,7 +199,7 @@ def test_log_where_the_improvement_underflows():
 @pytest.mark.parametrize("weight", [2.0, -2.0])
 @pytest.mark.parametrize("maximize", [False, True])
 def test_posterior_transform(name, weight, maximize):
-    """A negative weight and ``maximize=False`` say the same, and both together cancel."""
+    """A negative weight has the same effect as ``maximize=False``, and both together cancel."""
     transform = ScalarizedPosteriorTransform(torch.tensor([weight], **DOUBLE), offset=1.0)
     plain = build(name, make_model(), maximize=maximize == (weight > 0))(grid())
     expected = {
@@ -216,7 +216,7 @@ def test_posterior_transform(name, weight, maximize):
 
 @pytest.mark.parametrize(("name", "pending"), [("EI", False), ("logEI", True), ("PI", False)])
 def test_shapes_of_best_f(name, pending):
-    """A number, a tensor of any single element, or one value for each point of the batch."""
+    """``best_f`` is a number, a tensor of one element, or a tensor with a value for each point."""
     kwargs = {"X_pending": grid(2, seed=5).squeeze(-2), "num_fantasies": 4} if pending else {}
     X = grid(3)
     expected = build(name, make_model(), **kwargs)(X)
@@ -306,7 +306,7 @@ def test_of_the_outcome_whatever_the_model_describes(acqf_class, maximize):
     [(1e-6, True), (0.1, False), (0.5, True), (0.9, True), (0.9, False), (1 - 1e-6, False)],
 )
 def test_risks_against_quadrature(alpha, maximize):
-    """The integral of the density below the quantile, on a grid that ends there."""
+    """Risk measures equal integrals of the density on a grid that ends at the quantile."""
     X, sign = grid(4), 1.0 if maximize else -1.0
     model = CalibratedModel(make_gp(), far_from_gaussian(), denoise=False)
     posterior = model.posterior(X)
@@ -328,7 +328,7 @@ def test_risks_against_quadrature(alpha, maximize):
 
 @pytest.mark.parametrize(("acqf_class", "maximize"), [(RISKS[0], True), (RISKS[1], False)])
 def test_against_sampling_by_botorchs_risk_measures(acqf_class, maximize):
-    """Its ``alpha``, over samples of the outcome in place of an environment."""
+    """BoTorch's measures at the same ``alpha``, of samples of the outcome."""
     X, num, alpha = grid(3), 400_000, 0.85
     model, sign = make_model(), 1.0 if maximize else -1.0
     torch.manual_seed(0)
@@ -340,7 +340,7 @@ def test_against_sampling_by_botorchs_risk_measures(acqf_class, maximize):
     value = acqf_class(model, alpha, maximize=maximize)(X)
     worst = y.squeeze(-1).sort(dim=-1).values[:, : round(num * (1 - alpha))]
     if conditional:
-        # Of the mean of the worst: their spread, and that of the quantile below which they lie.
+        # The error of a tail mean has two parts: the spread of the tail, and the quantile's error.
         gap = worst[:, -1] - worst.mean(dim=-1)
         error = ((worst.var(dim=-1) + alpha * gap.square()) / worst.shape[-1]).sqrt()
     else:
@@ -413,7 +413,7 @@ def test_other_models_are_refused(name):
 
 
 def test_several_values_for_each_point_are_refused():
-    """Closed forms have no risk measure; a single set of features makes one value of each point."""
+    """Closed forms need one value at each point, so only a single set of features works."""
     (X, Y, _), x = make_data(), torch.tensor([[[0.4]], [[0.7]]], **DOUBLE)
 
     def model(num):

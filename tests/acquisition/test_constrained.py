@@ -1,4 +1,4 @@
-"""Constrained acquisition functions against quadrature, BoTorch's Gaussian ones and sampling."""
+"""Constrained acquisition functions compared with quadrature, BoTorch's functions and samples."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_feasibility_is_the_integral_of_the_density(models: list[Model]) -> None
     total = torch.zeros(3, dtype=torch.double)
     for i, (lower, upper) in CONSTRAINTS.items():
         posterior: Any = models[i].posterior(X)
-        # Far out enough for the lower end; a fine trapezoid, as the density has jumps at the knots.
+        # The grid starts far in the lower tail, and is fine, as the density jumps at the knots.
         grid = torch.linspace(-4.0 if lower is None else lower, upper, 100_001, dtype=torch.double)
         density = torch.cat([posterior.density(part) for part in grid.split(20_001)])
         total += torch.trapezoid(density.squeeze(-1).squeeze(-1), grid, dim=0).log()
@@ -191,7 +191,7 @@ def test_narrow_limits(models: list[Model], i: int, center: float, width: float)
 
 
 def test_gradients_where_feasibility_underflows() -> None:
-    """Where the probability of feasibility is far below what either precision can hold."""
+    """Gradients are correct if the probability of feasibility underflows in either precision."""
     far, results = {1: (None, -60.0), 2: (40.0, 40.1)}, []
     for dtype in (torch.float, torch.double):
         X = points(5, dtype).requires_grad_()
@@ -222,7 +222,7 @@ def test_a_probability_is_never_above_one(dtype: torch.dtype) -> None:
 
 
 def noise_free_gps(dtype: torch.dtype = torch.double) -> list[Any]:
-    """An objective and a constrained outcome, known exactly where they were observed."""
+    """An objective and a constrained outcome, observed almost without noise."""
     X = points(5, dtype).squeeze(-2)
     outcomes = [torch.sin(5 * X).sum(dim=-1, keepdim=True), torch.cos(4 * X[:, :1]) + X[:, 1:]]
     gps = [SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, 1e-5)).eval() for Y in outcomes]

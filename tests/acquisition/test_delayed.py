@@ -102,7 +102,7 @@ def dense(
 @each_model
 @pytest.mark.parametrize("maximize", [True, False])
 def test_equation_2(transforms, fixed_noise, maximize):
-    """``nu`` and the value from kernel matrices of all queries, the window being some of them."""
+    """``nu`` and the value equal results from kernel matrices of all queries."""
     model = make_censored(transforms=transforms, fixed_noise=fixed_noise)
     pending, X = pending_points(transforms=transforms), new_points(transforms=transforms)
     window = torch.cat([pending, make_data(transforms=transforms)[0][:4]])
@@ -116,7 +116,7 @@ def test_equation_2(transforms, fixed_noise, maximize):
 
 @pytest.mark.parametrize("iteration", [1, 2, 6, 12])
 def test_the_sum_starts_at_the_first_query(iteration):
-    """The published sum starts at ``t - m``, which is no query while ``t <= m``: erratum.
+    """Erratum: the published sum starts at ``t - m``, before the first query if ``t <= m``.
 
     Queries are numbered from 1 as in the paper; values arrive after two iterations.
     """

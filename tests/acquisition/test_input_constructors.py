@@ -96,7 +96,7 @@ def test_construction(acqf_class, training_data, X_pending, maximize, posterior_
     value = acqf(X[:3].unsqueeze(-2) + 0.05)
     assert value.shape == (3,) and value.isfinite().all()
     if acqf_class in IMPROVEMENTS:
-        # The best of the observations, in the direction and on the scale of the objective.
+        # The best observation, in the direction and units of the objective
         outcomes = Y if posterior_transform is None else -Y
         best = outcomes.max() if maximize else outcomes.min()
         assert_close(acqf.best_f.squeeze(), best)

@@ -64,7 +64,7 @@ LINEAR = LinearMCObjective(torch.tensor([0.5, 0.5], **DOUBLE))
 
 
 def rough_gp(sign: float = 1.0, dtype: torch.dtype = torch.double, **kwargs: Any) -> SingleTaskGP:
-    """A GP whose posterior covariance at its data is well conditioned: no jitter is added."""
+    """A GP with a well-conditioned posterior covariance at its data, which needs no jitter."""
     targets = sign * Y + (0.0 if sign > 0 else X[:, :1])
     kernel = MaternKernel(nu=2.5, ard_num_dims=2)
     gp = SingleTaskGP(X.to(dtype), targets.to(dtype), covar_module=kernel, **kwargs)
@@ -94,7 +94,7 @@ def transformed(dtype: torch.dtype = torch.double) -> CalibratedModel:
 
 
 def of_one_task() -> CalibratedModel:
-    """A multi-task model in the units of its task, which the engine does not serve."""
+    """A multi-task model in the units of one task."""
     place = (torch.arange(10) % 2).unsqueeze(-1)
     gp = MultiTaskGP(
         torch.cat([X, place.to(X)], dim=-1),
@@ -211,7 +211,7 @@ class TestImprovement:
         compare(*pair, points(4, q=2))
 
     def test_without_a_correction_it_is_botorch(self):
-        """Given the base samples of the paths; the noise, which has its own, does not enter."""
+        """Values equal BoTorch's for the same base samples of the paths; there is no noise."""
         new = points(4, q=2)
         model = SINGLE["no correction"]()
         ours = NEI(model, X, sampler=sampler(), prune_baseline=False)
@@ -447,9 +447,9 @@ class TestArguments:
 
 
 def test_samples_estimate_the_closed_form() -> None:
-    """The probability that two calibrated outcomes are within limits, by 4096 samples.
+    """4096 samples estimate the probability that two calibrated outcomes are within limits.
 
-    Its standard error would be at most 0.008 if they were independent.
+    For independent samples the standard error would be at most 0.008.
     """
     model, point = SEVERAL["with a plain one"](), points(2, q=1).detach()
     exact = LogCalibratedProbabilityOfFeasibility(model, {0: (None, 0.3), 1: (-0.5, None)})

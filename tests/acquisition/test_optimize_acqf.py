@@ -140,7 +140,7 @@ def test_derivatives_of_a_look_ahead_over_several_steps(fixed_noise, steps):
 
 @pytest.mark.parametrize("known", ["never predicted", "predicted", "differentiated"])
 def test_look_ahead_may_be_differentiated_again(known):
-    """With graphs of a fit: a backward pass frees those of the hyperparameters as well."""
+    """A backward pass may free the hyperparameters' graphs, which a second pass needs."""
     gp = make_gp()
     assert all(parameter.requires_grad for parameter in gp.parameters())
     learned = CalibratedModel.from_history(make_gp(), QuantileRecalibrator([0.2, 0.5, 0.9]))

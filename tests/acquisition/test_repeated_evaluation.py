@@ -1,7 +1,7 @@
-"""Evaluating acquisition functions over and over keeps nothing: what a search does for hours.
+"""Repeated evaluation of acquisition functions, as in a long search, leaks no memory.
 
-Live tensors are counted, not bytes, so the count is the same on every machine. What is kept on
-purpose, such as prediction caches, is there after a few evaluations; beyond them nothing may stay.
+Tests count live tensors instead of bytes, so the count is the same on every machine. Prediction
+caches and the like are filled by the first evaluations; later evaluations must not add tensors.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tests.test_device_discipline import ACQUISITIONS, decisions_of, value_and_gradient
 
-#: What is kept is there by now: BoTorch's caches of the last shapes too.
+#: Number of evaluations after which all caches are filled, BoTorch's included.
 WARM_UP = 3
 NUM = 4
-#: Those that searches are mostly made of, for longer.
+#: More evaluations of the functions that most searches use.
 MAIN = {"LogCalibratedExpectedImprovement": 30, "qLogCalibratedNoisyExpectedImprovement": 30}
 
 

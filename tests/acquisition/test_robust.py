@@ -196,7 +196,7 @@ class TestWasserstein:
         for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if steepest(middle) == first else (low, middle)
-        # On either side the gradient is that of the branch on that side, up to the very switch.
+        # On both sides of the switch, the gradient belongs to the branch of that side.
         slopes = []
         for x, side in ((low, -1.0), (high, 1.0)):
             x = x.view(1, 1, 1).requires_grad_()

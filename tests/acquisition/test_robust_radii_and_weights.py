@@ -171,8 +171,8 @@ class TestWorstCaseWeights:
         values = torch.stack([bounds_at(x[0], model, sign) for x in X])
         for ambiguity in SETS.values():
             acqf = robust(ambiguity, model, maximize=maximize)
-            # The closed form agrees with the posterior to 1e-8; the weights of an interior-point
-            # method are known as well as its value, to the root of that.
+            # The closed form agrees with the posterior to 1e-8. The weights of an interior-point
+            # method have an error of about the root of the error of its value.
             wanted = ambiguity.worst_case_weights(values, CENTRE)
             assert_close(acqf.worst_case_weights(X), wanted, rtol=0, atol=1e-4)
 

@@ -137,7 +137,7 @@ def test_choices_close_to_each_other():
 
 
 def test_special_cases():
-    """Without a window and with ``beta = 1`` the draws are the posterior's: asy-TS, GP-BTS."""
+    """Without a window and with ``beta = 1``, draws are from the posterior: asy-TS, GP-BTS."""
     X = new_points()
     for discrete in (False, True):
         choices = X if discrete else None
@@ -244,7 +244,7 @@ def test_law_of_calibrated_draws(order, imputation, options):
     assert error.max() < 4.5
 
 
-# Draws of the process, over the box and over choices, and of calibrated models.
+# Draws from the process, over the box and over choices, and from calibrated models.
 KINDS: dict[str, Any] = {
     "continuous": make_censored,
     "choices": make_censored,
@@ -288,7 +288,7 @@ def test_a_calibrated_draw_is_a_differentiable_function(order):
 
 @kinds
 def test_a_draw_depends_on_the_arguments_alone(kind):
-    """Not on what the model observes later; nor does it leave a trace in the random state."""
+    """Later observations do not change a draw, and a draw does not change the random state."""
     model, X = KINDS[kind](), new_points()
     make = partial(make_thompson, model, choices=X if kind == "choices" else None)
     torch.manual_seed(0)
@@ -310,7 +310,7 @@ def test_a_draw_depends_on_the_arguments_alone(kind):
 
 @orders
 def test_draws_of_a_calibrator_that_has_seen_little(order):
-    """The warning comes with the draw, once, and neither from its evaluations nor a later draw."""
+    """The first draw warns once; its evaluations and later draws do not."""
     model = make_calibrated(order, calibrator=OnlineConformal(0.2))
     with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
         acqf = DelayedThompsonSampling(model)

@@ -32,14 +32,14 @@ from botorch_calib import (
 )
 from botorch_calib.acquisition import RobustAcquisition
 
-# Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
-# is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.
+# Unit and tolerance by precision. GPyTorch raises standard deviations to 1e-5 or 1e-3, far above
+# deviations of outcomes in the small units. Powers of two avoid rounding.
 SMALL = [(torch.double, 2.0**-24, 1e-9), (torch.float, 2.0**-14, 1e-3)]
 UNITS = [*SMALL, (torch.double, 2.0**24, 1e-9)]
 
 
 def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Training inputs and outcomes, and decisions to judge, some of them training inputs."""
+    """Training inputs, outcomes, and points for evaluation, which include training inputs."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(15, 3, generator=generator, dtype=dtype)
     others = torch.rand(3, 3, generator=generator, dtype=dtype)

@@ -23,12 +23,12 @@ def below(t: int, threshold: float, generator: Generator) -> float:
 
 
 def waves(t: int, threshold: float, generator: Generator) -> float:
-    """Ever longer runs of one outcome, then of the other."""
+    """Runs of the outcome 0 and the outcome 1 in turn, each longer than the last."""
     return (above if int(t**0.5) % 4 < 2 else below)(t, threshold, generator)
 
 
 def coin(t: int, threshold: float, generator: Generator) -> float:
-    """Just above or just below, at random."""
+    """The outcome 0 or 1 at random, whenever it can be."""
     side = torch.rand((), generator=generator).item()
     return (above if side < 0.5 else below)(t, threshold, generator)
 
@@ -39,7 +39,7 @@ def iid(t: int, threshold: float, generator: Generator) -> float:
 
 
 def drifting(t: int, threshold: float, generator: Generator) -> float:
-    """Scores whose support moves, faster and faster."""
+    """Scores whose support moves at an increasing speed."""
     return 0.5 * torch.rand((), generator=generator).item() + 0.5 * ((t**1.5 / 4000) % 1.0)
 
 
@@ -51,9 +51,9 @@ STRATEGIES: dict[str, Strategy] = {
 def play(tracker: QuantileLearner, name: str, num_steps: int, target: int = 0) -> Tensor:
     """Outcomes ``num_steps x M`` of the tracker against a strategy, in the unit square.
 
-    The strategy sees the threshold of the level with index ``target`` before it answers.
-    Adversaries also pick the worst of a few random inputs: one where the outcome they want
-    is possible, but only just, so that the push back is smallest.
+    The strategy is given the threshold of the level with index ``target`` before it returns a
+    score. Adversaries also choose the worst of a few random inputs: an input at which their outcome
+    is barely possible, so that the threshold is pushed back least.
     """
     generator = torch.Generator().manual_seed(0)
     choices = 1 if not tracker.localized or name in ("iid", "drifting") else 8

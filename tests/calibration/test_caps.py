@@ -1,4 +1,4 @@
-"""Calibrators say when outcomes lie beyond the widest interval that they state."""
+"""Calibrators warn if outcomes exceed their widest possible interval too often."""
 
 import warnings
 from typing import Any
@@ -35,7 +35,7 @@ def observations(num: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def overconfident(num: int = 100) -> SingleTaskGP:
-    """It was given a noise variance of 1e-7, and the noise's standard deviation is 0.3."""
+    """A model with the noise variance 1e-7 of data with the noise variance 0.3^2."""
     X, Y = observations(num)
     return SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, 1e-7))
 
@@ -48,8 +48,8 @@ def test_history_beyond_the_cap_is_named(calibrator: Calibrator) -> None:
     assert [each.filename for each in caught] == [__file__]
     X, Y = observations(500, seed=1)
     u = model.posterior(X.unsqueeze(-2), observation_noise=True).cdf(Y.unsqueeze(-2))
-    assert ((u > 0.1) & (u < 0.9)).double().mean() < 0.3  # of 80 %
-    # What the original and a fresh copy have not seen, they have not warned of.
+    assert ((u > 0.1) & (u < 0.9)).double().mean() < 0.3  # nominal: 80 %
+    # A fresh copy warns again.
     with pytest.warns(CalibrationWarning, match="noise_diagnosis"):
         CalibratedModel.from_history(gp, model.calibrator.fresh())
 
@@ -72,7 +72,7 @@ def test_a_narrow_cap_has_a_wider_score() -> None:
 
 
 def test_right_and_mildly_wrong_models_are_left_alone() -> None:
-    """In 200 runs: residuals of a right model, twice too wide ones, and ones with heavy tails."""
+    """No warning in 200 runs: normal residuals, residuals twice as wide, or with heavy tails."""
     kinds = [*KINDS, QuantileRecalibrator([0.9]), LocalizedConformal(0.2, score=GaussianScore())]
     torch.manual_seed(0)
     normal, heavy = torch.distributions.Normal(0.0, 1.0), torch.distributions.StudentT(3.0)

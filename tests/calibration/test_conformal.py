@@ -53,7 +53,7 @@ class TestLocalized(CalibratorContract):
 
 
 class TestAsPublished(CalibratorContract):
-    """The paper's score and tails, with steps that decay and corrections that fade."""
+    """The paper's score and tails, with decaying steps and corrections."""
 
     def make_calibrator(self) -> LocalizedConformal:
         return LocalizedConformal(
@@ -184,20 +184,20 @@ STREAMS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 def test_long_run_miscoverage(make: Make, score: Score, stream):
     alpha, num = 0.2, 800
-    # The cap of the width is for use; the guarantee needs room.
+    # The guarantee needs a wide cap.
     calibrator = make(alpha, score=replace(score, max_width=30.0))
     generator = torch.Generator().manual_seed(17)
     z = stream(num, generator)
-    # Of the intervals stated before each residual was seen.
+    # Misses of the intervals predicted before each residual
     stated = calibrator.update(torch.rand(num, 2, **DOUBLE, generator=generator), z)
     misses = (z.abs() > stated.knots[..., 0, 2]).double()
     noise = 4 * math.sqrt(alpha * (1 - alpha) / num)
     bound = calibrator.tracker.coverage_bound(num).item()
     assert abs(misses.mean().item() - alpha) <= bound + noise
-    # The bound is for the worst sequence; on this one the last half is far closer. There the
-    # constants still move, by less than 1 in sum, which is all that the guarantee leaves.
+    # The bound is for the worst sequence; the second half of this sequence is far better. The bound
+    # for this half allows for moves of the constants, by less than 1 in total.
     late = OnlineQuantileTracker([alpha], 0.05).coverage_bound(num // 2).item()
     assert abs(misses[num // 2 :].mean().item() - alpha) <= late + math.sqrt(2) * noise
-    # The model itself is off, in the direction expected.
+    # The coverage of the model without calibration is wrong.
     own = (z.abs() > gaussian_half_width(alpha)).double().mean().item()
     assert abs(own - alpha) > noise

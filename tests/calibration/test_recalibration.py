@@ -1,4 +1,4 @@
-"""Quantile recalibration: its distribution, its bound, and what leaving one out costs and gives."""
+"""Quantile recalibration: its distribution, its bound, and leave-one-out residuals."""
 
 import math
 import pickle
@@ -134,9 +134,9 @@ def test_theorem_3_with_the_corrected_update(strategy, step_size):
 
 
 def test_neighbouring_thresholds_cross_and_their_distribution_does_not():
-    """Lemma 4 of the paper fails: here the raw thresholds of two levels change places."""
+    """A counterexample to Lemma 4 of the paper: the raw thresholds of two levels cross."""
     calibrator = QuantileRecalibrator([0.48, 0.52], step_size=0.5, score=GaussianScore())
-    # Between the two thresholds: a miss for the lower level, a hit for the higher one.
+    # A score between the thresholds is a miss for the lower level and a hit for the higher level.
     calibrator.update(torch.zeros(1, 1, **DOUBLE), torch.zeros(1, **DOUBLE))
     low, high = calibrator.tracker.threshold(torch.zeros(1, 1, **DOUBLE)).squeeze(0)
     assert low > high
@@ -154,7 +154,7 @@ def make_gp(num=30, noise=0.05):
 
 
 def test_leave_one_out_recalibration():
-    """OCBO's Algorithm 4: the minimiser over PITs of models that lack one point each."""
+    """OCBO's Algorithm 4: the minimiser over leave-one-out PITs."""
     torch.manual_seed(0)
     gp = make_gp()
     template = QuantileRecalibrator(method="exact", **PAPER)
@@ -196,7 +196,7 @@ def test_a_level_is_found_and_read_off_raw():
     assert (made.index_of(0.9), made.index_of(1 - 0.8), made.index_of(0.5)) == (1, 0, None)
     made.tracker.constants = torch.tensor([0.7, 0.6]).double()
     knots = made.score.knots(torch.tensor([0.7, 0.6]).double())
-    # Crossed: the distribution sorts them, the quantile of a level stays its own.
+    # The distribution sorts crossed thresholds; `quantile` returns the level's raw threshold.
     torch.testing.assert_close(made.quantile(X, 0.9), knots[1].expand(4, 1, 1))
     stated = made.predictive(X).quantile(torch.tensor(0.9).double())
     torch.testing.assert_close(stated, knots[0].expand(4, 1, 1), atol=1e-5, rtol=0)
@@ -208,7 +208,7 @@ def test_levels_are_told_apart_relative_to_the_rarer_side():
     made = QuantileRecalibrator([1e-7, 0.999999, 0.9999995])
     assert [made.index_of(p) for p in (0.9999995, 0.999999, 1e-7, 2e-7)] == [2, 1, 0, None]
     assert made.index_of(1 - 1e-6) == 1 and made.index_of(0.9999992) is None
-    # Levels in single precision are found by the numbers that they stand for.
+    # Levels in single precision are found by their rounded values.
     single = QuantileRecalibrator(torch.tensor([0.9, 0.9999, 0.999999]))
     assert [single.index_of(p) for p in (0.9, 0.9999, 0.999999)] == [0, 1, 2]
     assert single.index_of(0.9999995) is None
@@ -222,7 +222,7 @@ def test_a_single_level_needs_no_thought_about_tails():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["online", "exact"])
 def test_quantiles_with_noise_follow_every_change_of_the_state(method, dtype):
-    """They are tabulated by the distribution's numbers, so no table outlives them."""
+    """Tables are keyed by the distribution's numbers, so a changed state uses a new table."""
     X, z = (v.to(dtype) for v in make_data(40))
     calibrator = QuantileRecalibrator(torch.linspace(0.1, 0.9, 9, dtype=dtype), method=method)
 

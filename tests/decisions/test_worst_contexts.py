@@ -354,9 +354,9 @@ def test_bad_arguments_are_named() -> None:
     lipschitz = WassersteinBall(0.1, "lipschitz")
     refused(UnsupportedError, "worst distribution", ambiguity=lipschitz, contexts=CENTRE)
     tested = ChanceConstraint(gp, upper=0.8, **BALL)
-    with pytest.raises(BotorchTensorDimensionError, match="only the 1 columns of decisions"):
+    with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
         tested.margin(torch.zeros(3, 1, 2, **DOUBLE))
-    with pytest.raises(BotorchTensorDimensionError, match="only the 1 columns of decisions"):
+    with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
         tested.decide(torch.zeros(3, 2, **DOUBLE))
     with pytest.raises(BotorchTensorDimensionError, match="must have 2 columns"):
         tested.observe(torch.zeros(3, 1, **DOUBLE), torch.zeros(3, 1, **DOUBLE))

@@ -19,12 +19,12 @@ from tests.predictive_examples import KINDS, SOME_KINDS, random_predictive, smoo
 from tests.random_numbers import uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
-# Knots that meet at the cap are a millionth apart there: rounding of their difference.
+# Knots at the cap are moved apart by a millionth, and their difference is rounded.
 TOLERANCE = {"recalibrated": 2e-6}
 
 
 def random_case(kind: str, num: int) -> tuple[SmoothedPredictive, Tensor]:
-    """Smoothed distributions and points: at knots, beyond, in the bulk, far out to both sides."""
+    """Smoothed distributions and points at and beyond knots, in the bulk, and far out."""
     distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     ratio = 10 ** (6 * uniform(num, generator=generator) - 4)
     normal = torch.randn(num, dtype=torch.double, generator=generator)
@@ -236,9 +236,9 @@ def test_finite_with_zero_masses(center, masses, ratio):
 
 @pytest.mark.parametrize("kind", ["conformal", "stretched", "recalibrated"])
 def test_slopes_of_the_excess_far_out(kind):
-    """There the tail is normal: with its norm ``n`` they are ``-x / n^2`` and ``r x^2 / n^4``.
+    """The tail is normal far out, where slopes are ``-x / n^2`` and ``r x^2 / n^4``.
 
-    Beyond 1e5, where rounding of ``x^2`` is felt, they keep their sign and do not explode.
+    Beyond 1e5 ``x^2`` is rounded; slopes still have the right sign and magnitude.
     """
     predictive = random_predictive(kind, 1, seed=5).standardized()
     x = torch.logspace(3, 12, 10, dtype=torch.double).requires_grad_()
@@ -257,9 +257,10 @@ def test_slopes_of_the_excess_far_out(kind):
 def test_the_short_way_and_that_by_pieces(kind, common, graph):
     """Values and derivatives, with and without a graph.
 
-    The short way takes the mass of a normal piece as a difference: of a narrow one, of width ``w``
-    and mass ``m``, it loses a share ``eps / w``, and its slopes by both ends, of size ``m / w``, as
-    large a share. (In 50 digits these errors are all that of the short way.)
+    The short way computes the mass of a normal piece as a difference. For a narrow piece of width
+    ``w`` and mass ``m`` the relative error is ``eps / w``, and so is the relative error of the
+    slopes by both ends, of size ``m / w``. (A comparison in 50 digits attributes all of these
+    errors to the short way.)
     """
     row = random_predictive(kind, 7, seed=8).standardized()
     knots, masses = row.finite_knots.expand(7, -1).t(), row.masses.expand(7, -1).t()

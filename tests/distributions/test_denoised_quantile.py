@@ -64,7 +64,7 @@ NARROW = [*product([0.05, 0.0909832, 0.1139555, 0.3], ["stretched", "gaussian"])
 
 @pytest.mark.parametrize(("alpha", "tails"), mostly_slow(NARROW, NARROW[3:5]))
 def test_accuracy_next_to_the_mass_of_a_narrow_interval(alpha, tails):
-    """There the score climbs like a cliff, at whose ends steps by its slope leap to and fro."""
+    """The score is steep there, and Newton steps at the ends of the steep part oscillate."""
     half_width = torch.logspace(-2.65, -0.5, 12, dtype=torch.double).unsqueeze(-1)
     predictive = PiecewisePredictive.conformal(alpha, half_width, tails=tails)
     distribution = SmoothedPredictive(predictive, torch.logspace(-5, 1, 61, dtype=torch.double))
@@ -97,7 +97,7 @@ def test_accuracy_of_thresholds_in_clusters(level):
     ],
 )
 def test_a_root_that_was_found_is_not_left_again(thresholds, ratio):
-    """Beside a cliff the score changes by rounding, which must not pass for a step that failed."""
+    """Rounding changes a steep score, and must not be mistaken for a failed step."""
     levels = torch.tensor([0.001, 0.1, 0.5, 0.9, 0.999], dtype=torch.double)
     knots = torch.tensor(thresholds, dtype=torch.double).expand(500, 1, 5)
     ratios = ratio * torch.linspace(0.9, 1.1, 500, dtype=torch.double).unsqueeze(-1)

@@ -88,7 +88,7 @@ def test_log_h():
 
 
 def test_slope_of_log_h_without_a_graph():
-    """It comes with the value, to rounding; with a graph it is that of a difference of logs."""
+    """Without a graph, the slope is exact up to rounding; with a graph, logarithms cancel."""
     t = double(*(sign * v for v in [*ARGUMENTS, 998.0, 1002.0] for sign in (-1.0, 1.0)))
     t.requires_grad_()
     (slope,) = torch.autograd.grad(functions.log_h(t).sum(), t)
@@ -117,7 +117,7 @@ def test_slope_of_log_h_far_down():
 def test_log_normal_interval(bounds):
     low, high = double(bounds[0]), double(bounds[1])
     expected = double(mp.log(interval(*bounds)))
-    # What the rounding of log Phi at the ends leaves of a difference of two of them.
+    # The error of a difference of two values of log Phi, which are rounded
     edge = min(abs(bounds[0]), abs(bounds[1]))
     tol = 4e-16 * (1 + abs(expected.item())) * (1 + 1 / (bounds[1] - bounds[0]) / (0.5 + edge))
     assert_close(functions.log_normal_interval(low, high), expected, rtol=0.0, atol=tol)

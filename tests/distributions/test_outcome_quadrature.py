@@ -79,7 +79,7 @@ def test_gradients_of_shares() -> None:
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.4, 8.0])
 def test_gradients(threshold: float) -> None:
-    """By knots, masses, scale and ratio, against those of the closed form."""
+    """Gradients by knots, masses, scale and ratio equal gradients of the closed form."""
     knots = torch.tensor([-1.2, -0.3, 0.4, 1.9], dtype=torch.double, requires_grad=True)
     masses = torch.tensor([0.1, 0.25, 0.3, 0.15, 0.2], dtype=torch.double, requires_grad=True)
     scale, ratio = number(1.3).requires_grad_(), number(0.4).requires_grad_()

@@ -1,4 +1,4 @@
-"""The monotone map: its short way for stretched tails, and that of any pieces."""
+"""The monotone map: the formula for stretched tails, and the one for any pieces."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ class TestStretched:
 
     @pytest.mark.parametrize(("dtype", "tol"), [(DOUBLE, 1e-13), (SINGLE, 2e-5)])
     def test_gradients_also_at_the_caps(self, dtype, tol):
-        """By ``z``, and by half-widths below, between and above what the clamp lets through."""
+        """Gradients by ``z``, and by half-widths below, within and above the clamp's range."""
         z = 2 * normal(60, len(self.widths), dtype=dtype)
         weights = normal(*z.shape, seed=1, dtype=dtype)
         widths = self.widths.to(dtype)

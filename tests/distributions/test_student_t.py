@@ -1,4 +1,4 @@
-"""Student's t distribution against SciPy and mpmath, in both tails and for all degrees."""
+"""Student's t distribution compared with SciPy and mpmath, in both tails, for all degrees."""
 
 from __future__ import annotations
 

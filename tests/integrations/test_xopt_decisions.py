@@ -311,7 +311,12 @@ class TestIdentity:
     def test_candidates_without_an_id(self) -> None:
         """An evaluator that sets whatever a candidate names is handed the variables alone."""
         names: set[str] = set()
-        X = new_xopt(function=lambda x: names.update(x) or limited(x), returns_id=False)
+
+        def evaluated(x: dict[str, float]) -> dict[str, float]:
+            names.update(x)
+            return limited(x)
+
+        X = new_xopt(function=evaluated, returns_id=False)
         X.evaluate_data(X.generator.suggest(2)[::-1])
         X.step()
         assert names == {"a", "b"} and not X.generator.outstanding()

@@ -178,7 +178,7 @@ class TestEachKind:
         assert_close(scaled.mean, 2.5 * posterior.mean - 1.0)
         assert_close(scaled.quantile(levels), 2.5 * posterior.quantile(levels) - 1.0)
         assert_close(scaled.cdf(2.5 * value - 1.0), posterior.cdf(value))
-        # E(c - f)+ of the posterior is the improvement of its mirror image.
+        # E(c - f)+ is the improvement of the mirrored posterior.
         gain = posterior.expected_improvement(BEST) - mirror.expected_improvement(-BEST)
         assert_close(gain, posterior.mean - BEST)
         draws = draws_for(posterior, 5)

@@ -1,4 +1,4 @@
-"""One posterior of several outcomes: those of each, sampled independently from one sequence."""
+"""A posterior of several outcomes, sampled independently from one sequence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def posteriors(q: int = 3) -> list[Any]:
 
 
 def test_each_outcome_is_its_own() -> None:
-    """As if it stood alone, given its part of the base samples and of values."""
+    """Given its base samples and values, each outcome behaves like a single posterior."""
     parts = posteriors()
     joint = CalibratedPosteriorList(*parts)
     generator = torch.Generator().manual_seed(0)

@@ -53,7 +53,7 @@ def test_marginals_are_the_closed_form_ones(kind, options, noise):
 
 
 def test_samples_are_transported_paths():
-    """``f + a sigma_y (T(z) - z)`` by hand, with and without denoising.
+    """Samples equal ``f + a sigma_y (T(z) - z)``, with and without denoising.
 
     The noise is a second path of the process, standardised.
     """
@@ -115,7 +115,7 @@ def test_equal_rows_have_equal_samples(kind, dtype):
             posterior.path_posterior.rsample_from_base_samples(Size([200]), draws[..., 1].double()),
         )
     )
-    # The process agrees with itself up to the root of its jitter, 1e-8 or 1e-6, or of rounding.
+    # Paths at equal rows agree up to the root of the jitter, 1e-8 or 1e-6, or of rounding.
     assert max(path.max(), other.max()) < 10 * (1e-4 if dtype == torch.double else 1e-3)
     steps = torch.linspace(-6, 6, 20001, dtype=torch.double).view(-1, *[1] * X.dim())
     slopes = posterior.predictive.to(torch.double).transport(steps).diff(dim=0) / 6e-4

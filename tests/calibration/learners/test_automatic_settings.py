@@ -1,4 +1,4 @@
-"""A bank of trackers against the trackers themselves, its weights, safety net and state."""
+"""A bank of trackers compared with single trackers: thresholds, weights, safety net and state."""
 
 import copy
 import io
@@ -65,7 +65,7 @@ def test_equals_separate_trackers():
 
 
 def test_the_net_acts_where_members_cannot_follow():
-    """Members with tiny steps are hopeless against scores that are all 1; the net is not."""
+    """Members with tiny steps cannot follow constantly high scores; the safety net can."""
     bank = AggregatedQuantileTracker(
         [0.8], lengthscales=[math.inf], step_sizes=[1e-6], step_decay=0.0
     )
@@ -94,7 +94,7 @@ def test_bound_holds_for_any_sequence(strategy, target):
 
 
 def test_prefers_the_member_that_fits():
-    """Scores whose quantile depends on the region are followed by the localized members."""
+    """Localized members follow scores whose quantile depends on the region."""
     generator = torch.Generator().manual_seed(3)
     X = torch.rand(400, 1, generator=generator, **DOUBLE)
     u = torch.rand(400, generator=generator, **DOUBLE)
@@ -198,7 +198,7 @@ def hedge(rounds):
 
 
 def naive_weights(rounds):
-    """The weights of each round, one number at a time."""
+    """The weights of each round by plain loops over numbers."""
     num = len(rounds[0])
     total, gap, result = [0.0] * num, 0.0, []
     for loss in rounds:

@@ -1,4 +1,4 @@
-"""The exact minimiser against convex solvers, and the learner against its definition."""
+"""The exact minimiser compared with convex solvers, and the learner with its definition."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ def test_minimizer_equals_that_of_a_convex_solver(num, step, weighted):
     weights = 3 * data(num, seed=2)[1] if weighted else None
     result = pinball_minimizer(u, PINBALL_LEVELS, center, step, weights)
     w = torch.ones_like(u) if weights is None else weights
-    # All levels in one problem, the sum of theirs.
+    # One problem for all levels: the sum of their objectives
     variable, rows, total = cp.Variable(4), PINBALL_LEVELS.numpy(), 0.0
     losses = cp.sum_squares(variable - center.numpy()) / (2 * step)
     for each, weight in zip(u.tolist(), w.tolist(), strict=True):
@@ -56,7 +56,7 @@ def test_minimizer_equals_that_of_a_convex_solver(num, step, weighted):
             objective, bounds=(q - 0.01, q + 0.01), args=(u, level, c, step, w), method="bounded"
         )
         assert value <= near.fun + 1e-12
-    # The solver stops near the minimum; ours is at least as good, and locally the best.
+    # The solver stops near the minimum; our value is at most 1e-8 larger.
     assert total <= problem.value + 1e-8
 
 

@@ -1,4 +1,4 @@
-"""The tracker against a naive oracle, its guarantee, and its life as a module."""
+"""The tracker: comparison with a naive oracle, its guarantee, and its module interface."""
 
 import copy
 import math
@@ -36,7 +36,7 @@ def make_data(num: int = 40, seed: int = 0, dtype: torch.dtype = torch.double):
 
 
 class NaiveTracker:
-    """The update rule of the papers, one number at a time."""
+    """The update rule of the papers by plain loops over numbers."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Sums at all pairs of two sets of columns, against those at single inputs."""
+"""Radial sums on a grid of two sets of columns compared with sums at single inputs."""
 
 import pytest
 import torch
