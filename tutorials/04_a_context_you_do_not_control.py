@@ -239,7 +239,7 @@ plt.show()
 # Three seeds do not show how much better one rule is, let alone on other problems: the suite
 # `robust` of the benchmarks compares nine methods on six problems. There, too, robustness pays if
 # the stated distribution is wrong. If the distribution is the empirical one of the observed
-# contexts, robustness costs something on two problems of five (`benchmarks/tables/robust.md`).
+# contexts, the bound costs regret on three problems of five (`benchmarks/tables/robust.md`).
 #
 # ## No stated distribution: the data-driven case
 #
