@@ -27,7 +27,7 @@ from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from benchmarks.framework.replicate import SOBOL, stream_seed
-from benchmarks.framework.sequential import Method, Problem, posterior_mean
+from benchmarks.framework.sequential import Problem, posterior_mean
 from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
@@ -223,13 +223,3 @@ ACQUISITIONS: dict[tuple[str, bool], Callable[[Model, Tensor], AcquisitionFuncti
     ("ucb", False): upper_confidence_bound,
     ("ucb", True): calibrated_ucb,
 }
-
-
-def random_search() -> Method:
-    """Scrambled Sobol search."""
-    return Method("random", RandomStrategy)
-
-
-def plain_bo() -> Method:
-    """Log expected improvement of the GP."""
-    return Method("bo", AcquisitionStrategy)
