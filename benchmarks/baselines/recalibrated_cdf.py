@@ -52,6 +52,9 @@ class RecalibratedCdf(Calibrator):
     observation consists of truncated normal pieces. The shares are increasing, so that isotonic
     regression keeps them: ``R`` is the empirical distribution function of the PITs, interpolated.
 
+    Algorithm 4 names eq. 11, which states quantiles of the PITs, where the experiments name
+    regressions (table 4). Without regularizer and linearization both agree, up to interpolation.
+
     The paper minimises. Its ``R`` keeps the mass ``1 / N`` below the least PIT, on the side of an
     improvement, and none above the greatest. Here everything is maximised: PITs are those of
     ``-y``.

@@ -17,7 +17,14 @@ from benchmarks.framework.markdown import mean_with_interval, over_seeds, page, 
 from benchmarks.framework.metrics import seconds, trace
 from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.replicate_result import ByMethod, Collected, Result, Score, seed_means
+from benchmarks.framework.replicate_result import (
+    ByMethod,
+    Collected,
+    Result,
+    Score,
+    cases_of,
+    seed_means,
+)
 from benchmarks.framework.suite import Suite
 
 # Of central intervals.
@@ -124,7 +131,7 @@ class AnyModelReport:
             curves = {
                 name: [
                     list(seed_means(case, method, CentralError(name)).values())
-                    for case in self._by_case(collected).values()
+                    for case in cases_of(self.cases, collected).values()
                 ]
                 for name in STATEMENTS
             }
@@ -133,12 +140,6 @@ class AnyModelReport:
             panel.set(title=method, ylim=(0.0, 0.65), ylabel="calibration error")
         share_legend(figure, panels)
         return figure
-
-    def _by_case(self, collected: Collected) -> dict[str, list[ByMethod]]:
-        return {
-            case: [collected[problem] for problem in problems if problem in collected]
-            for case, problems in self.cases.items()
-        }
 
     def _comparisons(self, margin: float, every: Sequence[ByMethod]) -> list[str]:
         body = []
@@ -185,7 +186,7 @@ class AnyModelReport:
 
     def _by_case_table(self, collected: Collected, score: type, form: str) -> list[str]:
         """Means with intervals, a row for each model and statement and a column for each case."""
-        cases = self._by_case(collected)
+        cases = cases_of(self.cases, collected)
         body = []
         for method in self.methods:
             for name in STATEMENTS:
@@ -195,7 +196,7 @@ class AnyModelReport:
 
     def _changes(self, collected: Collected, size: str) -> list[str]:
         """Changes of the loss or of the width, in percent."""
-        cases = {**self._by_case(collected), "all": [*collected.values()]}
+        cases = {**cases_of(self.cases, collected), "all": [*collected.values()]}
         body = [
             [method, statement, *(self._change(c, method, statement, size) for c in cases.values())]
             for method in self.methods

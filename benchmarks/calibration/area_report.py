@@ -12,11 +12,10 @@ from matplotlib.figure import Figure
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import metrics
 from benchmarks.framework.comparisons import grouped_families
-from benchmarks.framework.markdown import estimate, page, table
+from benchmarks.framework.markdown import estimated, page, table
 from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.replicate_result import Collected, Result, by_seed
-from benchmarks.framework.statistics import Estimate
+from benchmarks.framework.replicate_result import Collected, Result, cases_of
 from benchmarks.framework.suite import Suite
 
 INFERENCE = "evaluated"
@@ -68,14 +67,11 @@ class AreaReport:
         others = [m.name for m in suite.methods if m.name not in (self.subject, suite.baseline)]
         area = Area.of(collected, suite.baseline)
         scores = (area, LogRegret(INFERENCE), metrics.calibration_error)
-        cases = {
-            name: [collected[problem] for problem in problems if problem in collected]
-            for name, problems in self.groups.items()
-        }
-        margin, body = margin_of(suite), []
+        cases, margin, body = cases_of(self.groups, collected), margin_of(suite), []
         for family, methods in {"primary": [self.subject], "secondary": others}.items():
-            compared = grouped_families(cases, methods, suite.baseline, scores)
-            for keys, (first, regret, error) in compared.items():
+            pairs = [(method, suite.baseline) for method in methods]
+            for (*keys, _), (first, *beside) in grouped_families(cases, pairs, scores).items():
+                regret, error = beside
                 cells = [str(len(first.values)), *first.cells(".3f", margin)]
                 cells += [*regret.mean_cells(".2f"), *error.mean_cells(".2f")]
                 body.append([family, *keys, *cells])
@@ -99,9 +95,9 @@ class AreaReport:
         names = [method.name for method in suite.methods]
         body = []
         for problem, by_method in collected.items():
-            values = (list(by_seed(by_method.get(name, []), area).values()) for name in names)
+            values = (estimated(by_method.get(name, []), area) for name in names)
             published = [f"{value:.3f}" for value in reversed(self.published.get(problem, ()))]
-            body.append([problem, *(estimate(Estimate.of(v)) for v in values), *published])
+            body.append([problem, *values, *published])
         header = ["problem", *names]
         if self.published:
             header += ["published, plain", "published, calibrated"]

@@ -8,10 +8,9 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from benchmarks.framework import metrics
-from benchmarks.framework.markdown import estimate, page, sections, table
+from benchmarks.framework.markdown import page, scores_by_method, sections
 from benchmarks.framework.plots import regret_figure
-from benchmarks.framework.replicate_result import ByMethod, Collected, Score, by_seed
-from benchmarks.framework.statistics import Estimate
+from benchmarks.framework.replicate_result import Collected, Score
 from benchmarks.framework.suite import Suite
 
 # What is shown of the runs of a method on a problem; a dash where it is not recorded.
@@ -30,23 +29,8 @@ class CalibrationReport:
     """A table of scores for each problem."""
 
     def lines(self, suite: Suite, collected: Collected) -> list[str]:
-        return page("regret_and_calibration", problems=sections(collected, scores_by_method))
+        problems = sections(collected, partial(scores_by_method, scores=SCORES))
+        return page("regret_and_calibration", problems=problems)
 
     def figure(self, collected: Collected) -> Figure:
         return regret_figure(collected)
-
-
-def scores_by_method(by_method: ByMethod) -> list[str]:
-    """A row for each method: mean ± standard error over seeds."""
-    body = [
-        [
-            method,
-            str(len(results)),
-            *(
-                estimate(Estimate.of(list(by_seed(results, score).values())))
-                for score in SCORES.values()
-            ),
-        ]
-        for method, results in by_method.items()
-    ]
-    return table(["method", "seeds", *SCORES], body)

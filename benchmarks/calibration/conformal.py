@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.models.model import Model
 from botorch.test_functions.synthetic import Ackley
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal, proposal_samples
 from benchmarks.calibration.methods import ALPHA, CHEAP
 from benchmarks.framework.sequential import Method, Problem, botorch_oracle, bounds_of, sobol_design
-from benchmarks.framework.strategies import AcquisitionStrategy, calibrate, log_expected_improvement
+from benchmarks.framework.strategies import AcquisitionStrategy, calibrate
 from benchmarks.framework.surrogates import Refitted
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
@@ -21,7 +22,7 @@ class ConformalStrategy(AcquisitionStrategy):
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
         gp = self.update_gp(X, Y)
-        plain = log_expected_improvement(gp, Y.max())
+        plain = LogExpectedImprovement(gp, Y.max())
         proposals = proposal_samples(plain, self.problem.bounds_tensor(), num_samples=256)
         ratio = ClassifierDensityRatio(gp.transform_inputs(X), gp.transform_inputs(proposals))
         self.calibrator = partial(WeightedConformal, self.alpha, ratio)

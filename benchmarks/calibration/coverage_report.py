@@ -13,11 +13,18 @@ from matplotlib.figure import Figure
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import differences, grouped_families
+from benchmarks.framework.comparisons import differences_by_problem, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, over_seeds, page, table
 from benchmarks.framework.plots import draw_intervals, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.replicate_result import Collected, Result, Score, by_seed, methods_in
+from benchmarks.framework.replicate_result import (
+    Collected,
+    Result,
+    Score,
+    by_seed,
+    cases_of,
+    methods_in,
+)
 from benchmarks.framework.suite import Suite
 
 RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
@@ -115,17 +122,14 @@ class CoverageReport:
             "primary": [self.subject],
             "secondary": [m for m in others if m != self.subject],
         }
-        cases = {
-            name: [collected[problem] for problem in problems if problem in collected]
-            for name, problems in self.groups.items()
-        }
+        cases = cases_of(self.groups, collected)
         # The primary endpoint first.
         endpoints = {self.endpoint: ENDPOINTS[self.endpoint], **ENDPOINTS}
         scores, forms = zip(*endpoints.values(), strict=True)
         body = []
         for family, methods in families.items():
-            compared = grouped_families(cases, methods, suite.baseline, scores)
-            for keys, (first, *rest) in compared.items():
+            pairs = [(method, suite.baseline) for method in methods]
+            for (*keys, _), (first, *rest) in grouped_families(cases, pairs, scores).items():
                 cells = [str(len(first.values)), *first.cells(forms[0], margin)]
                 for found, form in zip(rest, forms[1:], strict=True):
                     cells += found.mean_cells(form)
@@ -163,15 +167,6 @@ def _regret(
     collected: Collected, heading: str, others: Sequence[str], baseline: str, score: Score
 ) -> list[str]:
     """The baseline's geometric mean, and differences of logarithms to it."""
-    body = []
-    for problem, by_method in collected.items():
-        reference = by_seed(by_method.get(baseline, []), score)
-        level = 10 ** np.mean(list(reference.values())) if reference else np.nan
-        cells = (
-            mean_with_interval(
-                differences(by_seed(by_method.get(method, []), score), reference), "+.2f"
-            )
-            for method in others
-        )
-        body.append([problem, number(float(level)), *cells])
+    rows = differences_by_problem(collected, others, baseline, score)
+    body = [[problem, number(float(10**mean)), *cells] for problem, mean, cells in rows]
     return table([heading, baseline, *others], body)

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Normalize, Standardize
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import (
@@ -59,7 +58,7 @@ from benchmarks.framework.strategies import (
     CalibratorFactory,
     predictive_cdf,
 )
-from benchmarks.framework.surrogates import Refitted
+from benchmarks.framework.surrogates import Refitted, on_unit_cube
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 SETTINGS: dict[str, Any] = {"num_restarts": 4, "raw_samples": 512, "maxiter": 20}
@@ -154,14 +153,7 @@ class Interpolating(Refitted):
         likelihood = GaussianLikelihood(noise_constraint=GreaterThan(0.1 * NUGGET))
         likelihood.noise = NUGGET
         likelihood.requires_grad_(False)
-        gp = SingleTaskGP(
-            X,
-            Y,
-            likelihood=likelihood,
-            covar_module=ScaleKernel(kernel),
-            input_transform=Normalize(dim, bounds=bounds),
-            outcome_transform=Standardize(1),
-        )
+        gp = on_unit_cube(X, Y, bounds, likelihood=likelihood, covar_module=ScaleKernel(kernel))
         gp.train()
         # It keeps the best hyperparameters found where covariances become singular.
         fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(likelihood, gp), options=FIT)

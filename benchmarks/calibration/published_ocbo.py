@@ -120,6 +120,10 @@ def in_study(problem: Problem, seed: int, strategy: Any, **settings: Any) -> Acq
     return made
 
 
+def study_method(name: str, strategy: Any, settings: dict[str, Any], **more: Any) -> Method:
+    return Method(name, partial(in_study, strategy=strategy, **settings, **more))
+
+
 # GPyOpt's, see above: the smallest improvement, and the level of the bound.
 JITTER, CONFIDENCE = 0.01, NormalDist().cdf(2.0)
 
@@ -133,31 +137,23 @@ def compared(
     settings: dict[str, Any] = OUTCOME,
 ) -> tuple[Method, ...]:
     """Plain, replayed and leave-one-out."""
-
-    def method(name: str, strategy: Any, **more: Any) -> Method:
-        return Method(name, partial(in_study, strategy=strategy, **settings, **more))
-
     return (
-        method("bo", plain),
-        method("ocbo", plain, calibrator=QuantileRecalibrator),
-        method("ocbo_loo", published, calibrator=RecalibratedCdf),
+        study_method("bo", plain, settings),
+        study_method("ocbo", plain, settings, calibrator=QuantileRecalibrator),
+        study_method("ocbo_loo", published, settings, calibrator=RecalibratedCdf),
     )
 
 
 def compared_in_table_4() -> tuple[Method, ...]:
     """These, and with models that are trained for each split."""
-
-    def method(name: str, strategy: Any, **more: Any) -> Method:
-        return Method(name, partial(in_study, strategy=strategy, **CHEAP, **more))
-
-    published = Algorithm4GPyOptStrategy
+    published = partial(study_method, strategy=Algorithm4GPyOptStrategy, settings=CHEAP)
     series = {"calibrator": partial(RecalibratedCdf, gaussian_process), "splits": "prequential"}
     return (
-        method("bo", PlainGPyOptStrategy),
-        method("ocbo", GPyOptSearch, calibrator=QuantileRecalibrator),
-        method("ocbo_loo", published, calibrator=RecalibratedCdf),
-        method("ocbo_loo_trained", published, calibrator=RecalibratedCdf, trained=True),
-        method("ocbo_series_trained", published, trained=True, **series),
+        study_method("bo", PlainGPyOptStrategy, CHEAP),
+        study_method("ocbo", GPyOptSearch, CHEAP, calibrator=QuantileRecalibrator),
+        published("ocbo_loo", calibrator=RecalibratedCdf),
+        published("ocbo_loo_trained", calibrator=RecalibratedCdf, trained=True),
+        published("ocbo_series_trained", trained=True, **series),
     )
 
 

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import Difference, family, verdict
-from benchmarks.framework.markdown import estimate, page, sections, table
+from benchmarks.framework.comparisons import Difference, family_of_runs, verdict
+from benchmarks.framework.markdown import page, scores_by_method, sections, table
 from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.replicate_result import (
-    ByMethod,
-    Collected,
-    Result,
-    Run,
-    Score,
-    by_seed,
-    scores_of,
-)
-from benchmarks.framework.statistics import SIGNIFICANCE, Estimate, student_interval
+from benchmarks.framework.replicate_result import Collected, Result, Run, Score
+from benchmarks.framework.statistics import SIGNIFICANCE, student_interval
 from benchmarks.framework.suite import Suite
 
 
@@ -93,38 +86,26 @@ class RadioReport:
         margin = margin_of(suite)
         body = []
         for name, pairs in {"primary": self.pairs, "secondary": self.secondary}.items():
-            found = family(
-                {
-                    (problem.name, *pair): (
-                        scores_of(Run(problem.name, pair[0]), collected, log_recommended),
-                        scores_of(Run(problem.name, pair[1]), collected, log_recommended),
-                    )
-                    for problem in suite.problems
-                    for pair in pairs
-                }
-            )
-            for keys, compared in found.items():
+            runs = [
+                (Run(problem.name, own), Run(problem.name, rival))
+                for problem in suite.problems
+                for own, rival in pairs
+            ]
+            found = family_of_runs(runs, collected, log_recommended)
+            for (run, other), compared in found.items():
                 low, high = student_interval(compared.values)
                 # There, less is better.
                 said = verdict((-high, -low), compared.p, margin)
                 cells = [str(len(compared.values)), *compared.tested_cells(".1f"), said]
-                body.append([name, *keys, *cells, claim_verdict(compared, margin)])
+                body.append([name, *run, other.method, *cells, claim_verdict(compared, margin)])
         header = ["family", "problem", "method", "rival", "seeds", "difference, %"]
         header += ["95 % interval", "p", "detectable, %", "", "claim"]
         return page(
             "radio",
             margin=margin,
             comparisons=table(header, body),
-            problems=sections(collected, _capacities),
+            problems=sections(collected, partial(scores_by_method, scores=SCORES)),
         )
 
     def figure(self, collected: Collected) -> Figure:
         return curves_figure(collected, capacities, "rounds", "capacity, bit/s/Hz")
-
-
-def _capacities(by_method: ByMethod) -> list[str]:
-    body = []
-    for method, results in by_method.items():
-        values = [Estimate.of(list(by_seed(results, score).values())) for score in SCORES.values()]
-        body.append([method, str(len(results)), *map(estimate, values)])
-    return table(["method", "seeds", *SCORES], body)

@@ -25,7 +25,8 @@ from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.radio_report import RadioReport
 from benchmarks.calibration.tail_report import TailReport
 from benchmarks.calibration.understated_report import UnderstatedReport
-from benchmarks.framework import strategies
+from benchmarks.framework.sequential import Method
+from benchmarks.framework.strategies import RandomStrategy
 from benchmarks.framework.suite import Suite
 
 # The regime that calibration is for, and the one in which it can only do harm.
@@ -218,7 +219,7 @@ CONFORMAL = Suite(
 SMOKE = Suite(
     name="smoke",
     problems=(ackley.small_noisy_ackley(),),
-    methods=(strategies.random_search(),),
+    methods=(Method("random", RandomStrategy),),
     baseline="random",
     report=CalibrationReport(),
     seeds=range(2),

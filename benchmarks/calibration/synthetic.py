@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from botorch.test_functions.synthetic import (
     Ackley,
@@ -50,7 +49,7 @@ from torch import Tensor
 
 from benchmarks.calibration.published_ocbo import StudyProblem
 from benchmarks.framework.sequential import Bounds, botorch_oracle, bounds_of, box, sobol_design
-from benchmarks.framework.surrogates import Refitted
+from benchmarks.framework.surrogates import Refitted, on_unit_cube
 
 
 class Forrester(SyntheticTestFunction):
@@ -226,16 +225,15 @@ class MostLikely(Refitted):
     kernel: str = "matern"
 
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        gp = SingleTaskGP(
+        gp = on_unit_cube(
             X,
             Y,
+            bounds,
             likelihood=GaussianLikelihood(
                 noise_constraint=GreaterThan(1e-6, transform=None, initial_value=0.01)
             ),
             covar_module=KERNELS[self.kernel](),
             mean_module=ZeroMean(),
-            input_transform=Normalize(X.shape[-1], bounds=bounds),
-            outcome_transform=Standardize(1),
         )
         # GPy's start.
         for name, _ in gp.covar_module.named_parameters():

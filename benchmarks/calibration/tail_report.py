@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.framework.comparisons import differences, family
+from benchmarks.framework.comparisons import differences_by_problem, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, over_seeds, page, table
 from benchmarks.framework.metrics import seconds_per_evaluation, trace
 from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.replicate_result import Collected, Result, Score, by_seed, seed_means
+from benchmarks.framework.replicate_result import Collected, Result, Score, cases_of
 from benchmarks.framework.suite import Suite
 
 # Regret in units of the objective's spread over the box below which it makes no difference: the
@@ -79,31 +79,14 @@ class TailReport:
 
     def lines(self, suite: Suite, collected: Collected) -> list[str]:
         methods = [method.name for method in suite.methods]
-        cases = {
-            name: [collected[problem] for problem in problems if problem in collected]
-            for name, problems in self.groups.items()
-        }
-        compared, further = [], []
+        cases, compared, further = cases_of(self.groups, collected), [], []
         for kind, others in self.families.items():
-            pairs = {
-                (group, other): (
-                    seed_means(case, self.subject, along),
-                    seed_means(case, other, along),
-                )
-                for group, case in cases.items()
-                for other in others
-            }
-            for (group, other), found in family(pairs).items():
-                beside = differences(
-                    *(seed_means(cases[group], m, final) for m in (self.subject, other))
-                )
-                compared.append(
-                    [
-                        *(kind, group, other, str(len(found.values))),
-                        *found.cells(".3f", margin_of(suite)),
-                        mean_with_interval(beside, "+.3f"),
-                    ]
-                )
+            pairs = [(self.subject, other) for other in others]
+            families = grouped_families(cases, pairs, (along, final))
+            for (group, _, other), (found, beside) in families.items():
+                cells = [*found.cells(".3f", margin_of(suite))]
+                cells.append(mean_with_interval(beside.values, "+.3f"))
+                compared.append([kind, group, other, str(len(found.values)), *cells])
         for group, case in cases.items():
             further += [
                 [group, m, *(over_seeds(case, m, score, ".3f") for score in FURTHER.values())]
@@ -127,13 +110,6 @@ class TailReport:
 def _by_problem(collected: Collected, methods: list[str], subject: str) -> list[str]:
     """The subject's mean, and differences of the others to it."""
     others = [method for method in methods if method != subject]
-    body = []
-    for problem, by_method in collected.items():
-        own = by_seed(by_method.get(subject, []), along)
-        mean = float(np.mean(list(own.values()))) if own else math.nan
-        cells = (
-            mean_with_interval(differences(by_seed(by_method.get(m, []), along), own), "+.2f")
-            for m in others
-        )
-        body.append([problem, number(mean), *cells])
+    rows = differences_by_problem(collected, others, subject, along)
+    body = [[problem, number(mean), *cells] for problem, mean, cells in rows]
     return table(["problem", subject, *others], body)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.decisions import (
@@ -47,108 +46,92 @@ ORACLE = Oracle("oracle")
 _KNOWN = {method.name: method for method in methods.budgeted()}
 
 
-def _untuned(
+def _known(names: str) -> tuple[DecisionMethod, ...]:
+    return tuple(_KNOWN[name] for name in names.split())
+
+
+def _beside_an_oracle(
     name: str,
     problems: tuple[Any, ...],
     cases: Iterable[str],
-    names: Sequence[str],
-    knowing: tuple[DecisionMethod, ...] = (ORACLE,),
+    compared: tuple[DecisionMethod, ...],
+    seeds: range,
+    replicate: Callable[..., Any] = replicate,
+    **report: Any,
 ) -> Suite[Any, Any]:
     """The same rule on functions that nobody tuned it on, and an oracle."""
+    settings = {"multiples": {"plain": 1.0, "wide": 1.5}, "hidden": (), **report}
     return Suite(
         name=name,
         problems=problems,
-        methods=(*(_KNOWN[name] for name in names), *knowing),
-        baseline=names[0],
-        seeds=range(21000, 21006),
+        methods=compared,
+        baseline=compared[0].name,
+        seeds=seeds,
         replicate=replicate,
         report=OracleReport(
-            stated=round(1.0 - LEVEL, 12),
-            cases=tuple(cases),
-            primary="plain",
-            multiples={"plain": 1.0, "wide": 1.5},
-            hidden=(),
-            yardsticks=tuple(method.name for method in knowing),
+            stated=round(1.0 - LEVEL, 12), cases=tuple(cases), primary="plain", **settings
         ),
         protocol=name,
         archive=ARCHIVED,
     )
 
 
-FAULTS = _untuned(
+FAULTS = _beside_an_oracle(
     "decisions_faults",
     faults_and_small_sets.tasks(faults_and_small_sets.FAULTS),
     faults_and_small_sets.FAULTS,
-    ("budget", "misses", "plain", "wide"),
+    (*_known("budget misses plain wide"), ORACLE),
+    range(21000, 21006),
 )
 # Hyperparameters are given in small sets alone, so that there is something to correct.
-SMALL_SETS = _untuned(
+SMALL_SETS = _beside_an_oracle(
     "decisions_small_sets",
     faults_and_small_sets.tasks(faults_and_small_sets.SMALL_SETS),
     faults_and_small_sets.SMALL_SETS,
-    ("budget_sharp", "budget", "misses", "plain", "wide"),
-    (ORACLE, RightProcess("right")),
+    (*_known("budget_sharp budget misses plain wide"), ORACLE, RightProcess("right")),
+    range(21000, 21006),
+    yardsticks=("oracle", "right"),
 )
 # Small safe sets of random functions, which each seed draws anew.
-RANDOM = replace(
-    _untuned(
-        "decisions_random",
-        random_functions.tasks(),
-        random_functions.RELATIONS,
-        ("budget_sharp", "budget", "misses", "plain"),
-        (ORACLE, RightProcess("right")),
-    ),
-    seeds=range(22000, 22006),
-    replicate=random_functions.replicate,
+RANDOM = _beside_an_oracle(
+    "decisions_random",
+    random_functions.tasks(),
+    random_functions.RELATIONS,
+    (*_known("budget_sharp budget misses plain"), ORACLE, RightProcess("right")),
+    range(22000, 22006),
+    random_functions.replicate,
+    yardsticks=("oracle", "right"),
 )
 
 # Problems that others made, beside how other packages treat a limit.
-REAL = Suite(
-    name="real_limits",
-    problems=real_limits.TASKS,
-    methods=(
-        *(_KNOWN[name] for name in ("budget", "misses", "plain", "wide")),
+REAL = _beside_an_oracle(
+    "real_limits",
+    real_limits.TASKS,
+    (task.outcome.name for task in real_limits.TASKS),
+    (
+        *_known("budget misses plain wide"),
         methods.SPREAD,
         methods.LeaveOneOut("loo"),
         MeanLimit("mean_limit"),
         NoiseFreeBound("safe_ucb", deviations=2.0),
         ORACLE,
     ),
-    baseline="budget",
-    seeds=range(23000, 23010),
-    replicate=real_limits.replicate,
-    report=OracleReport(
-        stated=round(1.0 - LEVEL, 12),
-        cases=tuple(task.outcome.name for task in real_limits.TASKS),
-        primary="plain",
-        multiples={"plain": 1.0, "wide": 1.5},
-        hidden=(),
-        yardsticks=("oracle",),
-    ),
-    protocol="real_limits",
-    archive=ARCHIVED,
+    range(23000, 23010),
+    real_limits.replicate,
 )
 
 # More inputs, two limits, four workers with late outcomes, few and many initial points.
-FURTHER = Suite(
-    name="decisions_further",
-    problems=limits_and_workers.tasks(),
-    methods=limits_and_workers.METHODS,
-    baseline="budget",
-    seeds=range(24000, 24003),
-    replicate=limits_and_workers.replicate,
-    report=OracleReport(
-        page="decisions_further",
-        stated=round(1.0 - LEVEL, 12),
-        cases=tuple(limits_and_workers.CASES),
-        primary="plain",
-        multiples=limits_and_workers.factors(),
-        hidden=("wide_2", "wide_3"),
-        yardsticks=("oracle",),
-        beside=(("workers", "d5"), ("both", "two_limits")),
-    ),
-    protocol="decisions_further",
-    archive=ARCHIVED,
+FURTHER = _beside_an_oracle(
+    "decisions_further",
+    limits_and_workers.tasks(),
+    limits_and_workers.CASES,
+    limits_and_workers.METHODS,
+    range(24000, 24003),
+    limits_and_workers.replicate,
+    page="decisions_further",
+    multiples=limits_and_workers.factors(),
+    hidden=("wide_2", "wide_3"),
+    beside=(("workers", "d5"), ("both", "two_limits")),
 )
 
 SUITES = (BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER)

@@ -16,6 +16,7 @@ from benchmarks.framework.comparisons import differences, family, percent_of_log
 from benchmarks.framework.markdown import (
     difference,
     estimate,
+    estimated,
     interval,
     number,
     page,
@@ -175,7 +176,7 @@ def _problem_table(by_method: ByMethod, baseline: str) -> list[str]:
     for method, results in by_method.items():
         references = (counterpart(method, baseline, list(by_method)), PENDING)
         simple, arrived, every = (
-            estimate(Estimate.of(list(by_seed(results, score).values())))
+            estimated(results, score)
             for score in (simple_regret, cumulative_regret, cumulative_regret_all)
         )
         simple_versus, every_versus = (

@@ -25,11 +25,11 @@ from benchmarks.demo.common import (
     run_all,
     show,
 )
-from benchmarks.framework import strategies
 from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import Task
-from benchmarks.framework.sequential import Problem
+from benchmarks.framework.sequential import Method, Problem
 from benchmarks.framework.statistics import paired_test
+from benchmarks.framework.strategies import AcquisitionStrategy
 from benchmarks.framework.surrogates import Refitted
 from botorch_calib.plotting import plot_regret, plot_reliability
 
@@ -60,7 +60,7 @@ def run_ackley(seeds: int, iterations: int, jobs: int) -> Runs:
     tasks = [
         Task(ackley_problem(iterations), method, seed)
         for seed in range(seeds)
-        for method in (strategies.plain_bo(), stateful.locbo_stateful())
+        for method in (Method("bo", AcquisitionStrategy), stateful.locbo_stateful())
     ]
     return run_all(tasks, jobs, "BO and LOCBO")
 

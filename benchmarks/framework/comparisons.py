@@ -8,18 +8,19 @@ results and of numbers read off them; what is compared is the better for being s
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.framework.markdown import interval, number
+from benchmarks.framework.markdown import interval, mean_with_interval, number
 from benchmarks.framework.replicate_result import (
     ByMethod,
     Collected,
     Pair,
+    Run,
     Score,
     scores_of,
     seed_means,
@@ -130,32 +131,42 @@ def family_of_runs(
 
 def grouped_families(
     groups: Mapping[str, Sequence[ByMethod]],
-    methods: Sequence[str],
-    baseline: str,
+    pairs: Sequence[tuple[str, str]],
     scores: Sequence[Score],
-) -> dict[tuple[str, str], tuple[Difference, ...]]:
-    """Each method with the baseline in each group of problems: a family for each score.
+) -> dict[tuple[str, str, str], tuple[Difference, ...]]:
+    """Each pair of methods in each group of problems: a family for each score.
 
     Args:
         groups: Results of the problems of each group, over which a seed's values are averaged.
-        methods: The methods that are compared with the baseline.
-        baseline: The method that they are compared with.
+        pairs: Methods, of which the first is compared with the second.
         scores: What is compared.
 
     Returns:
-        By group and method the differences of each score, where the first score has them.
+        By group and pair the differences of each score, where the first score has them.
     """
     found = [
         family(
             {
-                (name, method): (seed_means(case, method, score), seed_means(case, baseline, score))
+                (name, *pair): (seed_means(case, pair[0], score), seed_means(case, pair[1], score))
                 for name, case in groups.items()
-                for method in methods
+                for pair in pairs
             }
         )
         for score in scores
     ]
     return {key: tuple(of_score[key] for of_score in found) for key in found[0]}
+
+
+def differences_by_problem(
+    collected: Collected, methods: Sequence[str], baseline: str, score: Score
+) -> Iterator[tuple[str, float, list[str]]]:
+    """By problem the baseline's mean, and cells with differences of the methods to it."""
+    for problem in collected:
+        own, *others = (
+            scores_of(Run(problem, method), collected, score) for method in (baseline, *methods)
+        )
+        mean = float(np.mean([*own.values()])) if own else math.nan
+        yield problem, mean, [mean_with_interval(differences(v, own), "+.2f") for v in others]
 
 
 def detectable(differences: Sequence[float], num_tests: int) -> float:

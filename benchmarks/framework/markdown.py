@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.framework import statistics
-from benchmarks.framework.replicate_result import ByMethod, Score, seed_means
+from benchmarks.framework.replicate_result import ByMethod, Result, Score, by_seed, seed_means
 from benchmarks.framework.statistics import Estimate, PairedTest
 
 PAGES_DIR = Path(__file__).parents[1] / "pages"
@@ -91,6 +91,20 @@ def mean_with_interval(values: Sequence[float], form: str) -> str:
 def over_seeds(case: Sequence[ByMethod], method: str, score: Score, form: str) -> str:
     """A method's score, averaged over problems for each seed: its mean with its interval."""
     return mean_with_interval(list(seed_means(case, method, score).values()), form)
+
+
+def scores_by_method(by_method: ByMethod, scores: Mapping[str, Score]) -> list[str]:
+    """A row for each method: mean ± standard error over seeds of each score."""
+    body = [
+        [method, str(len(results)), *(estimated(results, score) for score in scores.values())]
+        for method, results in by_method.items()
+    ]
+    return table(["method", "seeds", *scores], body)
+
+
+def estimated(results: Sequence[Result], score: Score) -> str:
+    """A score's mean ± standard error over seeds."""
+    return estimate(Estimate.of([*by_seed(results, score).values()]))
 
 
 def percent(test: PairedTest) -> Estimate:

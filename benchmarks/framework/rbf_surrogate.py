@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
 from gpytorch.constraints import Interval
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from benchmarks.framework.surrogates import Refitted, with_data
+from benchmarks.framework.surrogates import Refitted, on_unit_cube, with_data
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 
 LENGTHSCALE_RANGE, OUTPUTSCALE_RANGE, LEAST_NOISE = (5e-3, 20.0), (1e-2, 100.0), 1e-4
@@ -96,13 +95,7 @@ def rbf_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
         outputscale_prior=GammaPrior(2.0, 0.15),
         outputscale_constraint=Interval(*OUTPUTSCALE_RANGE, transform=None),
     )
-    return SingleTaskGP(
-        X,
-        Y,
-        covar_module=scaled,
-        input_transform=Normalize(dim, bounds=bounds),
-        outcome_transform=Standardize(1, batch_shape=shape),
-    )
+    return on_unit_cube(X, Y, bounds, covar_module=scaled)
 
 
 def set_hyperparameters(gp: SingleTaskGP, found: Hyperparameters) -> None:

@@ -98,6 +98,16 @@ def methods_in(case: Iterable[ByMethod]) -> list[str]:
     return list(dict.fromkeys(method for by_method in case for method in by_method))
 
 
+def cases_of(
+    groups: Mapping[str, Sequence[str]], collected: Collected
+) -> dict[str, list[ByMethod]]:
+    """The results of each group of problems."""
+    return {
+        name: [collected[problem] for problem in problems if problem in collected]
+        for name, problems in groups.items()
+    }
+
+
 def by_seed(results: Sequence[Result], score: Score) -> dict[int, float]:
     """A score for each seed, those without one left out."""
     scores = {result.seed: score(result) for result in results}

@@ -27,7 +27,7 @@ from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from benchmarks.framework.replicate import SOBOL, stream_seed
-from benchmarks.framework.sequential import Method, Problem, posterior_mean
+from benchmarks.framework.sequential import Problem, posterior_mean
 from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
@@ -204,26 +204,6 @@ def calibrate(gp: SingleTaskGP, calibrator: CalibratorFactory, num_initial: int)
     return CalibratedModel.from_history(gp, calibrator(), num_initial=num_initial)
 
 
-def log_expected_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
-    """BoTorch's log expected improvement."""
-    return LogExpectedImprovement(model, best_f=best_f)
-
-
-def log_calibrated_ei(model: Model, best_f: Tensor) -> AcquisitionFunction:
-    """Log expected improvement under the calibrated posterior."""
-    return LogCalibratedExpectedImprovement(model, best_f=best_f)
-
-
-def log_probability_of_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
-    """BoTorch's log probability of improvement."""
-    return LogProbabilityOfImprovement(model, best_f=best_f)
-
-
-def calibrated_pi(model: Model, best_f: Tensor) -> AcquisitionFunction:
-    """Probability of improvement under the calibrated posterior."""
-    return CalibratedProbabilityOfImprovement(model, best_f=best_f)
-
-
 def upper_confidence_bound(model: Model, best_f: Tensor) -> AcquisitionFunction:
     """BoTorch's upper confidence bound, at the quantile level of the calibrated one."""
     return UpperConfidenceBound(model, beta=UCB_SCALE**2)
@@ -236,20 +216,10 @@ def calibrated_ucb(model: Model, best_f: Tensor) -> AcquisitionFunction:
 
 # By name and whether the model is calibrated. Each takes the model and the value to improve on.
 ACQUISITIONS: dict[tuple[str, bool], Callable[[Model, Tensor], AcquisitionFunction]] = {
-    ("ei", False): log_expected_improvement,
-    ("ei", True): log_calibrated_ei,
-    ("pi", False): log_probability_of_improvement,
-    ("pi", True): calibrated_pi,
+    ("ei", False): LogExpectedImprovement,
+    ("ei", True): LogCalibratedExpectedImprovement,
+    ("pi", False): LogProbabilityOfImprovement,
+    ("pi", True): CalibratedProbabilityOfImprovement,
     ("ucb", False): upper_confidence_bound,
     ("ucb", True): calibrated_ucb,
 }
-
-
-def random_search() -> Method:
-    """Scrambled Sobol search."""
-    return Method("random", RandomStrategy)
-
-
-def plain_bo() -> Method:
-    """Log expected improvement of the GP."""
-    return Method("bo", AcquisitionStrategy)

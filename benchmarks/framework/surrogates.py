@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from botorch.exceptions import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
@@ -59,15 +59,20 @@ def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
         outputscale_prior=GammaPrior(2.0, 0.15),
         batch_shape=shape,
     )
-    gp = SingleTaskGP(
-        X,
-        Y,
-        covar_module=kernel,
-        input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1, batch_shape=shape),
-    )
+    gp = on_unit_cube(X, Y, bounds, covar_module=kernel)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return gp
+
+
+def on_unit_cube(X: Tensor, Y: Tensor, bounds: Tensor, **parts: Any) -> SingleTaskGP:
+    """A process of inputs in the unit cube and standardised outcomes, before it is fitted."""
+    return SingleTaskGP(
+        X,
+        Y,
+        input_transform=Normalize(X.shape[-1], bounds=bounds),
+        outcome_transform=Standardize(1, batch_shape=X.shape[:-2]),
+        **parts,
+    )
 
 
 def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
@@ -129,12 +134,7 @@ class DefaultPriors(Refitted):
     """BoTorch's default kernel and priors on the unit cube."""
 
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        gp = SingleTaskGP(
-            X,
-            Y,
-            input_transform=Normalize(X.shape[-1], bounds=bounds),
-            outcome_transform=Standardize(1),
-        )
+        gp = on_unit_cube(X, Y, bounds)
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
         return gp
 

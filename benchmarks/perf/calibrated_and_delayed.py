@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from botorch.acquisition import LogExpectedImprovement
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.models.model import Model
 from botorch.utils.sampling import manual_seed
@@ -16,14 +17,12 @@ from torch import Tensor
 from benchmarks.framework.strategies import (
     calibrate,
     calibrated_ucb,
-    log_calibrated_ei,
-    log_expected_improvement,
     optimize,
     upper_confidence_bound,
 )
 from benchmarks.framework.surrogates import fit_gp
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
-from botorch_calib import CalibratedModel
+from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.calibration import Calibrator, LocalizedConformal, QuantileRecalibrator
 from botorch_calib.models import CensoredDelayModel
@@ -58,8 +57,8 @@ ALL_CALIBRATORS = {**CALIBRATORS, "locally recalibrated (19 levels)": local_reca
 def log_ei_pair(work: Workload, model: Model) -> tuple[Call, Call]:
     """Log expected improvement of a calibrated model, and BoTorch's of the GP beneath it."""
     return (
-        value_and_gradient(log_calibrated_ei(model, work.best_f), work.batch),
-        value_and_gradient(log_expected_improvement(work.gp, work.best_f), work.batch),
+        value_and_gradient(LogCalibratedExpectedImprovement(model, work.best_f), work.batch),
+        value_and_gradient(LogExpectedImprovement(work.gp, work.best_f), work.batch),
     )
 
 
@@ -133,11 +132,13 @@ def iteration_ratio(work: Workload) -> tuple[Call, Call]:
 
     def calibrated(repetition: int) -> Tensor:
         model = calibrate(fit_gp(work.X, work.Y, work.bounds), calibrator, NUM_INITIAL)
-        return seeded_candidate(work, log_calibrated_ei(model, work.best_f), repetition)
+        return seeded_candidate(
+            work, LogCalibratedExpectedImprovement(model, work.best_f), repetition
+        )
 
     def plain(repetition: int) -> Tensor:
         gp = fit_gp(work.X, work.Y, work.bounds)
-        return seeded_candidate(work, log_expected_improvement(gp, work.best_f), repetition)
+        return seeded_candidate(work, LogExpectedImprovement(gp, work.best_f), repetition)
 
     return calibrated, plain
 

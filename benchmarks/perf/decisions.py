@@ -5,12 +5,12 @@ Importing this module registers the comparisons with `perf.measure`.
 
 from __future__ import annotations
 
-from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition import AcquisitionFunction, LogExpectedImprovement
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
-from benchmarks.framework.strategies import log_expected_improvement, upper_confidence_bound
+from benchmarks.framework.strategies import upper_confidence_bound
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.decisions.chance_constrained_search import LeastMargin
@@ -44,7 +44,7 @@ def choice_ratio(work: Workload) -> tuple[Call, Call]:
     The latter is what a user writes for a plain model: samples, the best feasible ones among them
     as starting points, and ``optimize_acqf`` with a nonlinear constraint.
     """
-    acquisition = log_expected_improvement(work.gp, work.best_f)
+    acquisition = LogExpectedImprovement(work.gp, work.best_f)
     ours = constraint(work)
     limit = float(work.Y.median())
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from botorch.acquisition import LogExpectedImprovement
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
 from benchmarks.perf.calibrated_and_delayed import ALL_CALIBRATORS, NUM_INITIAL
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
-from botorch_calib import CalibratedModel
+from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
 from botorch_calib.calibration import Calibrator
 
 # Training points, and points evaluated at a time.
@@ -50,8 +50,8 @@ def log_ei_pair(
     plain, batch = make_model(work), work.points(batch_size, 1, seed=1)
     model = CalibratedModel.from_history(plain, template(), NUM_INITIAL)
     return (
-        value_and_gradient(log_calibrated_ei(model, work.best_f), batch),
-        value_and_gradient(log_expected_improvement(plain, work.best_f), batch),
+        value_and_gradient(LogCalibratedExpectedImprovement(model, work.best_f), batch),
+        value_and_gradient(LogExpectedImprovement(plain, work.best_f), batch),
     )
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from botorch.acquisition import LogExpectedImprovement
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
 from benchmarks.perf.calibrated_and_delayed import CALIBRATORS, NUM_INITIAL
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from benchmarks.perf.single_points import SIZES
-from botorch_calib import CalibratedModel
+from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
 from botorch_calib.calibration import Calibrator
 
 
@@ -38,8 +38,8 @@ def log_outcome_pair(
     model = CalibratedModel.from_history(gp, template(), NUM_INITIAL)
     batch = work.points(batch_size, 1, seed=1)
     return (
-        value_and_gradient(log_calibrated_ei(model, Y.max()), batch),
-        value_and_gradient(log_expected_improvement(work.gp, work.best_f), batch),
+        value_and_gradient(LogCalibratedExpectedImprovement(model, Y.max()), batch),
+        value_and_gradient(LogExpectedImprovement(work.gp, work.best_f), batch),
     )
 
 

@@ -20,8 +20,7 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.decisions.tasks import CASES, FUNCTIONS, DecisionTask, cube
-from benchmarks.framework.markdown import table
-from benchmarks.framework.statistics import student_interval
+from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.studies.command_line import run_study
 from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
 
@@ -95,17 +94,14 @@ def tell(study: optuna.Study, trial: optuna.Trial, own: DecisionTask, seed: int)
     study.tell(trial, value)
 
 
-def with_interval(values: Sequence[float], digits: int) -> str:
-    low, high = student_interval(values)
-    return f"{np.mean(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-
-
 def report(runs: list[dict[str, Any]]) -> str:
     rows = []
     digits = dict(zip(COLUMNS, (1, 2, 2, 0, 2), strict=True))
     for cell in CELLS:
         own = [each for each in runs if cell.items() <= each.items()]
-        texts = [with_interval([each[name] for each in own], digits[name]) for name in COLUMNS]
+        texts = [
+            mean_with_interval([r[name] for r in own], f".{digits[name]}f") for name in COLUMNS
+        ]
         texts[3] = f"{sum(each['stops safe'] for each in own):.0f} of {len(own)}"
         rows.append([*cell.values(), *texts])
     seeds = sorted({each["seed"] for each in runs})
@@ -118,7 +114,7 @@ def report(runs: list[dict[str, Any]]) -> str:
                 for sampler in (OURS, OWN)
             ]
             of_seeds.append(float(means[0] - means[1]))
-        differences.append(with_interval(of_seeds, digits[name] or 2))
+        differences.append(mean_with_interval(of_seeds, f".{digits[name] or 2}f"))
     rows.append(["both", f"{OURS} less {OWN}", *differences])
     lines = ["# Four trials at a time in Optuna", "", f"Reproduce with `{COMMAND}`.", ""]
     lines += [f"Means over {len(seeds)} seeds, and Student's 95 % intervals.", ""]

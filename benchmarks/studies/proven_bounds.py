@@ -2,7 +2,7 @@
 
 Each bound is compared with a simulated value: the regret of 100 or 60 rounds, a confidence
 interval, a slope. Objectives are drawn from the space of the kernel, and the search knows the
-kernel, the norm and the bounds of the noise. The failure probability is 10 %.
+kernel, the norm and the bounds of the noise.
 
     python -m benchmarks.studies.proven_bounds
 """
@@ -272,7 +272,9 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
             f"Delays: {DELAYED_ROUNDS} rounds on 40 points, Poisson delays of mean {MEAN_DELAY:g} "
             f"(batches: always {WAIT}), m = {WAIT}, noise uniform within {NOISE:g}. Contexts: "
             f"{ROBUST_ROUNDS} rounds on {AXIS} x {AXIS} points, normal noise of deviation "
-            f"{DEVIATION:g}. The failure probability is {DELTA:g}.",
+            f"{DEVIATION:g}. $\\delta$ is {DELTA:g}: WDRBO's Theorems 5 and 8 and Corollary 6 may "
+            "fail with probability $2\\delta$, Theorem 9 with $3\\delta$, and all others with "
+            "$\\delta$.",
             "",
             *table(HEADER, rows),
             "",

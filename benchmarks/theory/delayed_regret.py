@@ -70,7 +70,9 @@ class DelayedRegret:
     def thompson(self, gains: np.ndarray, num_points: int) -> float:
         """Theorem 3: the cumulative regret of GP-TS-SDF on ``num_points`` points.
 
-        The theorem states the order; the constants are from its proof (eq. 23).
+        The theorem states the order; the constants are from its proof (eq. 23). Eq. 21 there
+        divides by ``p - 1 / t^2``, which is negative before round 5. The bound holds in these
+        rounds too if ``k(x, x) = 1``: its term ``11 c_t sigma / p`` exceeds ``2 B_f``.
         """
         T, delta = len(gains) - 1, 0.5 * self.delta
         spread = 1.0 + math.sqrt(2.0 * math.log(num_points * T**2))

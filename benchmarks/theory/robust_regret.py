@@ -2,11 +2,13 @@ r"""Bounds of the regret under shifts of the contexts [Micheli2025wdrbo]_, with 
 
 The theorems assume a known kernel of at most 1 whose feature map is ``L``-Lipschitz (assumption 1;
 ``L`` is the inverse of the least lengthscale for a squared exponential kernel), sub-Gaussian noise,
-and a true distribution within the radius of the center. Two remarks on the printed formulas:
+and a true distribution within the radius of the center. Three remarks on the printed formulas:
 
 * ``sigma_t`` has the factor ``1 / sqrt(lambda)`` (eq. 5), which ``deviations`` include. The sums
-  over rounds need ``sigma_t <= 1`` (step ii of eq. 59), and so ``lambda >= 1``; but lemma 23, the
-  covering number in corollary 10, needs ``lambda < 1``.
+  over rounds need ``sigma_t <= 1`` (step i of eq. 59), and so ``lambda >= 1``; but lemma 23, the
+  covering number in corollary 10, needs ``lambda < 1``. Step ii alone needs ``lambda >= 0.4``.
+* Lemma 7 is proven for one round. That theorems 8 and 9 are for all rounds at once is not proven:
+  the radius would need a smaller ``delta`` in each round, such as ``6 delta / (pi t)^2``.
 * In eq. 15 the number of rounds belongs before the whole bracket, as in eqs. 18 and 60.
 
 ``gamma`` is the largest ``log det(I + K / lambda)``, twice the gain of `maximal_gains`.
@@ -38,9 +40,10 @@ def norm_bound_of_mean(log_det: float, *, B: float, R: float, noise: float, delt
 def instantaneous(
     beta: float, deviations: np.ndarray, weights: np.ndarray, radius: float, slope: float
 ) -> float:
-    """Bound of a round's expected regret (Theorem 4).
+    """Bound of a round's expected regret (Theorem 4), with probability ``1 - delta``.
 
-    Theorem 8, with contexts that are learned from, is the same plus ``2 rho_t``.
+    Theorem 8, with contexts that are learned from, is the same plus ``2 rho_t``, with probability
+    ``1 - 2 delta``.
 
     Args:
         beta: ``beta_t``, which multiplies the standard deviation.
@@ -55,17 +58,17 @@ def instantaneous(
 def cumulative(
     beta: float, gamma: float, radii: np.ndarray, slopes: np.ndarray, delta: float
 ) -> float:
-    """Bound of the expected regret of all rounds (Theorem 5).
+    """Bound of the expected regret of all rounds (Theorem 5), with probability ``1 - 2 delta``.
 
-    Theorem 9 is the same plus twice the sum of ``rho_t``. With ``2 L B-bar_T`` for all slopes it is
-    what corollary 6 states the order of.
+    Theorem 9 is the same plus twice the sum of ``rho_t``, with probability ``1 - 3 delta``. With
+    ``2 L B-bar_T`` for all slopes it is what corollary 6 states the order of.
 
     Args:
         beta: ``beta_T``.
         gamma: ``gamma_T``.
         radii: ``epsilon_t``, ``T``.
         slopes: ``L^UCB_t`` at the best decision of each round, ``T`` or one for all.
-        delta: Failure probability.
+        delta: See above.
     """
     first = 4.0 * beta * math.sqrt(len(radii) * (gamma + 4.0 * math.log(6.0 / delta)))
     return first + 2.0 * float((radii * slopes).sum())

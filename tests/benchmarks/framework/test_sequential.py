@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.calibration.ackley import small_noisy_ackley
 from benchmarks.framework.sequential import Method, Oracle, Problem, replicate
-from benchmarks.framework.strategies import random_search
+from benchmarks.framework.strategies import RandomStrategy
 from tests.benchmarks.made_up_results import without_times
 
 
@@ -79,7 +79,7 @@ def test_inference_by_posterior_mean_uses_the_data_so_far() -> None:
 
 
 def test_replicate_is_deterministic_in_the_seed() -> None:
-    problem, method = small_noisy_ackley(), random_search()
+    problem, method = small_noisy_ackley(), Method("random", RandomStrategy)
     first = replicate(problem, method, 3)
     torch.rand(5)  # whatever else uses the global state does not matter
     assert without_times(replicate(problem, method, 3)) == without_times(first)
