@@ -727,7 +727,7 @@ class ChanceConstraint(DecisionAccount):
             if row is None:
                 raise InputDataError(
                     f"`X[{i}]`, {point}, has no decision that can be withdrawn: a point with an "
-                    "outcome was run, and counts. Withdraw each decision that was never run once."
+                    "outcome was run, and counts. Withdraw only points that never ran, each once."
                 )
             outcomes[row] = set()
             withdrawn.add(row)
