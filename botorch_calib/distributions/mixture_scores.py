@@ -117,9 +117,9 @@ class ScoreTable:
     Cubic polynomials interpolate the score and its derivative at the nodes. The error is about 1e-5
     scores if members are similar. For means and deviations that differ by one deviation it is up to
     4e-4 within 4 scores and 1e-3 within 7. It is less than 0.1 far out, and if members are far
-    apart. Beyond the outermost nodes, 30 deviations from all members, interpolation is linear. The cost for each
-    number does not depend on the number of members. Means and deviations are as in `mixture_score`,
-    in float64.
+    apart. Beyond the outermost nodes, 30 deviations from all members, interpolation is linear. The
+    cost for each number does not depend on the number of members. Means and deviations are as in
+    `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
