@@ -147,7 +147,10 @@ def compared(
 def compared_in_table_4() -> tuple[Method, ...]:
     """These, and with models that are trained for each split."""
     published = partial(study_method, strategy=Algorithm4GPyOptStrategy, settings=CHEAP)
-    series = {"calibrator": partial(RecalibratedCdf, gaussian_process), "splits": "prequential"}
+    series: dict[str, Any] = {
+        "calibrator": partial(RecalibratedCdf, gaussian_process),
+        "splits": "prequential",
+    }
     return (
         study_method("bo", PlainGPyOptStrategy, CHEAP),
         study_method("ocbo", GPyOptSearch, CHEAP, calibrator=QuantileRecalibrator),
