@@ -29,6 +29,7 @@ def execute(source: Path) -> NotebookNode:
     folder = {"metadata": {"path": str(source.parent)}}
     client = NotebookClient(notebook, kernel_name="python3", timeout=None, resources=folder)
     client.record_timing = False
+    client.coalesce_streams = True  # else the pieces of a text depend on the load
     client.execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):

@@ -19,7 +19,7 @@
 # of points, and the function may be rougher than the kernel assumes.
 #
 # `botorch_calib` compares these statements with the observations, corrects them, and returns an
-# ordinary BoTorch model. This page shows how, what you get, and when it is worth it.
+# ordinary BoTorch model. This page shows how to use it, its results, and when it is worthwhile.
 
 # %% tags=["remove-cell"]
 # Installs the package if it is missing: from this checkout, or from PyPI.
@@ -82,7 +82,7 @@ def fit(X, Y, bounds):
 #
 # The function is $x \sin 2x + \cos \pi x$ on $[-5, 5]$. The variance of the noise,
 # $(|x| + 1) / 10$, is six times as large at the ends as in the middle, but the Gaussian process
-# knows a single noise level.
+# has a single noise level.
 
 # %%
 study = IntervalStudy1d()
@@ -104,9 +104,9 @@ gp = fit(X, Y, study.bounds)
 # observations. `lengthscale` is the distance over which the correction may change, in units of the
 # model's transformed inputs: here the unit interval, because of `Normalize`.
 #
-# `from_history` goes through the training data in their order: it asks how well the model
-# predicts each observation from those before it, and widens or narrows the interval near that
-# point accordingly. Nothing is refitted; all of these predictions come out of one triangular solve.
+# `from_history` goes through the training data in their order: it checks how well the model
+# predicts each observation from the earlier ones, and widens or narrows the interval near that
+# point accordingly. No model is refitted; one triangular solve gives all of these predictions.
 
 # %%
 calibrator = LocalizedConformal(
@@ -119,11 +119,11 @@ model = CalibratedModel.from_history(gp, calibrator, num_initial=5)
 # smaller steps that shrink, as here, are better than the default, which is meant for short
 # histories: with large steps the intervals keep moving.
 #
-# ## What the calibrated posterior states
+# ## The calibrated posterior
 #
-# `model.posterior(X)` is the distribution of the objective, and
-# `model.posterior(X, observation_noise=True)` that of an observation. Both have closed forms for
-# the mean, the variance, quantiles, the distribution function, the density and the expected
+# `model.posterior(X)` is the distribution of the objective, and `model.posterior(X,
+# observation_noise=True)` is the distribution of an observation. Both have closed forms for the
+# mean, the variance, quantiles, the distribution function, the density and the expected
 # improvement.
 
 # %%
@@ -153,7 +153,7 @@ ax = plot_intervals(model, grid, X, Y, truth=true_mean)
 
 # %% [markdown]
 # How often does a new observation fall inside? We know the truth here, so we can compute it. We
-# repeat it with a few data sets to see how much of it is chance.
+# repeat this with a few data sets to see the effect of chance.
 
 
 # %%
@@ -222,13 +222,13 @@ print(f"best observation {Y[best].item():.2f} at {X[best].tolist()}")
 # ## The stateful form
 #
 # Replaying a history has a catch. The hyperparameters were fitted to all of it, so past
-# observations look better predicted than they were at the time. Where the fit itself is the
-# problem, as with few data, the replay does not show it.
+# observations look better predicted than they were at the time. If the fit itself is the problem,
+# as with few data, the replay does not show it.
 #
 # The alternative is to keep the calibrator. `observe` scores a new observation with the model that
-# predicted it, and the calibrator moves on to the next fit. The guarantee holds for this form:
-# whatever the observations are, the share of misses tends to `alpha`. It takes hundreds of them
-# before that [says much](../docs/guides/calibration.md#what-is-guaranteed).
+# predicted it, and the calibrator moves on to the next fit. The guarantee is for this form: for any
+# observations, the share of misses tends to `alpha`. It takes [hundreds of
+# observations](../docs/guides/calibration.md#what-is-guaranteed) to be informative.
 
 # %%
 X, Y = initial_data()
@@ -281,7 +281,7 @@ for acqf, q in (
     print(f"{type(acqf).__name__:28} {points}")
 
 # %% [markdown]
-# ## What localization does
+# ## The effect of localization
 #
 # With `scale=0`, or with `OnlineConformal`, one threshold serves all inputs: it corrects the
 # coverage on average. With localization, the half-width of the interval depends on the place. The
@@ -289,8 +289,8 @@ for acqf, q in (
 # function. White is the half-width of the Gaussian process itself, 1.28.
 #
 # Here the intervals are widened near the peak and narrowed far from it. The noise is smallest at
-# the peak, but what counts is the whole error, and the model predicts that region worse than it
-# believes. The outline depends on the data: with another draw of the noise it moves.
+# the peak, but the interval has to cover the whole error, and the model predicts that region worse
+# than it states. The outline depends on the data: it moves with another draw of the noise.
 
 # %% mystnb={"image": {"alt": "A map of the half-width over the square. It is up to 1.6 standard deviations in a region right of the centre, bounded by a dashed line at 1.28, and about 1.1 far from it."}}
 X = draw_sobol_samples(bounds, n=250, q=1, seed=1).squeeze(-2)
@@ -306,8 +306,8 @@ for name, place in (("centre", [0.5, 0.5]), ("corner", [0.95, 0.95])):
 # %% [markdown]
 # ## When it helps, and when it does not
 #
-# Calibration pays where the model misjudges its own error. To see both ends, we state the noise
-# variance of the one-dimensional problem, once ten times too small, once as its true average. Then
+# Calibration pays if the model misjudges its error. To see both extremes, we state the noise
+# variance of the one-dimensional problem first ten times too small, then as its true average. Then
 # `OnlineConformal` predicts one observation after the other.
 
 # %%
@@ -338,11 +338,11 @@ plt.close("all")
 # In short:
 #
 # * **It helps** when noise varies over the domain, when noise or lengthscales are fixed or
-#   estimated badly, and when you want to report intervals that can be relied on.
+#   estimated badly, and when you want to report reliable intervals.
 # * **It does little** when the model is right: the correction then fluctuates around the right
 #   width, and more so with larger steps.
-# * **It needs observations.** A correction learned from a dozen of them is a rough one; locally it
-#   takes more, roughly as many in every neighbourhood of size `lengthscale`.
+# * **It needs observations.** A correction learned from a dozen is rough; a local correction needs
+#   about as many in every neighbourhood of size `lengthscale`.
 # * **It calibrates what you ask for.** `LocalizedConformal` calibrates one interval, with
 #   miscoverage `alpha`. Inside it, the mass is spread evenly, so other levels are not tuned.
 # * **Calibrated is not the same as optimal.** Better intervals seldom make regret smaller (see the

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Is my surrogate calibrated, and what to do if not?
 #
-# An 80 % interval that holds 40 % of the observations is worse than none: the acquisition function
-# trusts it. This page shows how to find out whether a Gaussian process can be trusted, how to read
-# the report, what to do about a bad one, and when nothing helps.
+# An 80 % interval that contains 40 % of the observations is worse than none: the acquisition
+# function trusts it. This page shows how to find out whether a Gaussian process can be trusted, how
+# to read the report, what to do about a bad one, and when nothing helps.
 
 # %% tags=["remove-cell"]
 # Installs the package if it is missing: from this checkout, or from PyPI.
@@ -114,8 +114,8 @@ print(f"best value {Y.max().item():.2f}, that of the optimum 6.02")
 
 # %% [markdown]
 # The search has settled on a hill of height 1 and never looks at the one of height 6. Does the
-# model know what it does not know? Ask for a report. It goes through the observations in their
-# order, and compares each of them with what the model predicts from those before it.
+# model state its ignorance there? Ask for a report. It goes through the observations in their
+# order, and compares each with the model's prediction from the earlier ones.
 
 # %%
 gp = fit(X, Y, noise=0.01)
@@ -133,18 +133,19 @@ print(calibration_report(gp, num_initial=3))
 #   the sharper one is better.
 # * **interval score** and **CRPS** judge both at once; smaller is better. The first is the width
 #   plus a penalty for misses; the second compares whole distributions.
-# * **coverage by region**: the inputs are cut at medians into four cells, which hold equally many
-#   observations where no point is repeated.
-# * **observation noise**: what the model states, and what the data support with everything else in
-#   the model fixed. Here there is no noise, and stating a little does no harm.
+# * **coverage by region**: the inputs are cut at medians into four cells, with equally many
+#   observations if no point is repeated.
+# * **observation noise**: the noise that the model states, and the noise that the data support if
+#   everything else in the model is fixed. Here there is no noise, and stating a little does no
+#   harm.
 #
-# At 96 % the coverage looks fine, if anything too high. The shares tell more: hardly any
+# At 96 % the coverage looks fine, if anything too high. The shares are more informative: hardly any
 # observation lies below its median, and nearly nine in ten lie below the 60 % quantile. Predictions
 # of the same point, again and again, look like that. The regions say where the evidence comes from:
 # 19 of the 25 observations lie between 0.142 and 0.143.
 #
-# **A report judges a model where observations are.** A search that has settled has no evidence
-# about the rest of the domain, and no statistic of its own history can supply it.
+# **A report judges a model at its observations.** A search that has settled has no evidence about
+# the rest of the domain, and no statistic of its own history can supply it.
 #
 # ## A held-out check
 #
@@ -155,7 +156,7 @@ X_test = torch.linspace(0.01, 0.99, 50, dtype=torch.double).unsqueeze(-1)
 print(calibration_report(gp, X_test, objective(X_test)))
 
 # %% [markdown]
-# On the left, where the search has been, the intervals are good; on the right they contain next to
+# On the left, where the search has been, the intervals are good; on the right they contain almost
 # nothing. With one input and no noise, a picture shows why.
 
 # %% mystnb={"image": {"alt": "The true function rises to its peak of 6 on the right, where nothing was measured. There the interval of the Gaussian process lies far below the truth, and the calibrated band is narrower still and lies inside it."}}
@@ -164,16 +165,16 @@ ax = plot_intervals(calibrated, grid, X, Y, truth=objective(grid))
 
 # %% [markdown]
 # The dashed lines are the interval of the Gaussian process. The band is calibrated on the history
-# of this search, and it is worse. Time and again, the calibrator has seen an interval at the same
-# place that was not missed, and next to nothing elsewhere. So it has learned that intervals are too
-# wide, on the right as well, where they are far too narrow.
+# of this search, and it is worse. Again and again the calibrator has seen an interval at the same
+# place that covered its observation, and almost none elsewhere. It has learned that intervals are
+# too wide, even on the right, where they are far too narrow.
 #
-# Is this the rule? A study (`benchmarks/studies/forrester.py` of commit 1ce965b8) repeats the search
+# Is this typical? A study (`benchmarks/studies/forrester.py` of commit 1ce965b8) repeats the search
 # from 20 random starts, with four calibrators in the loop from the beginning and the bound at two
 # levels: 0.9, as here, and 0.975. Its table is `benchmarks/tables/forrester.md`. At level 0.9 the
-# plain search finds the optimum's hill in 5 of 20 runs, the calibrated ones in 6 to 8; at
-# level 0.975 the plain one in 15, the calibrated ones in 12 to 16. Differences of three or four
-# runs in 20 may be chance. The level matters; calibration hardly does. Until the hill is found, the
+# plain search finds the optimum's hill in 5 of 20 runs, the calibrated ones in 6 to 8; at level
+# 0.975 the plain one in 15, the calibrated ones in 12 to 16. Differences of three or four runs in
+# 20 may be chance. The level matters; calibration hardly does. Until the hill is found, the
 # calibrated bounds at level 0.9 lie 0.93 to 1.04 standard deviations above the mean at the optimum
 # (medians), lower than the plain bound with its 1.28.
 #
@@ -201,9 +202,9 @@ report = calibration_report(model)
 print(report)
 
 # %% [markdown]
-# For a calibrated model the report has a second column. It replays a calibrator that knows nothing
-# over the history: each observation is judged by the interval that was stated before it came, so
-# the record includes the time that learning took.
+# For a calibrated model the report has a second column. It replays an untrained calibrator over the
+# history. Each observation is judged by the interval that was stated before it, so the record
+# includes the learning phase.
 #
 # The intervals of the Gaussian process contain half as many observations as they should. The
 # calibrated ones are wider by half, and still score better. The last lines name a suspect, here the
@@ -212,8 +213,8 @@ print(report)
 # ## Three pictures
 #
 # **Reliability.** The share of observations at or below each quantile. A curve flatter than the
-# diagonal belongs to distributions that are too narrow. The grey band is what a correct model
-# would show with this number of observations.
+# diagonal belongs to distributions that are too narrow. The grey band is the range of a correct
+# model with this number of observations.
 
 # %% mystnb={"image": {"alt": "The share of observations at or below each quantile against its level. The curve of the Gaussian process runs from 0.29 at level 0.1 to 0.70 at level 0.9, flatter than the diagonal, and leaves the grey band at both ends; the calibrated one stays in the band."}}
 ax = plot_reliability(report)
@@ -232,7 +233,7 @@ ax = plot_pit_histogram(report)
 # %% [markdown]
 # **Coverage over time.** The solid lines count all observations so far, the dashed ones the last
 # 20. The calibrator starts with the intervals of the Gaussian process. After some thirty
-# observations its coverage is within the band of what chance allows.
+# observations its coverage is within the band that chance allows.
 
 # %% mystnb={"image": {"alt": "Coverage over 100 observations. That of the Gaussian process falls to 0.4. The calibrated one leaves it after a dozen observations, rises into the grey band around the target of 0.8 and stays at its lower edge."}}
 ax = plot_coverage_over_time(report)
@@ -246,8 +247,8 @@ ax = plot_intervals(model, grid, X, Y, truth=objective(grid))
 # %% [markdown]
 # ## What to do: which calibrator?
 #
-# * `LocalizedConformal(alpha)` calibrates one central interval. Over what distance the
-#   correction changes is learned (`lengthscale="auto"`, its default).
+# * `LocalizedConformal(alpha)` calibrates one central interval. It learns the distance over which
+#   the correction changes (`lengthscale="auto"`, its default).
 # * `QuantileRecalibrator()` calibrates 19 quantiles, by default with one correction for all
 #   inputs and with steps that do not shrink, so that it can follow a model that changes.
 #   `lengthscale="auto"` localizes it; `step_decay` lets the steps shrink.
@@ -255,9 +256,9 @@ ax = plot_intervals(model, grid, X, Y, truth=objective(grid))
 #   goes together with leave-one-out residuals: each observation is predicted from all others.
 #   `residuals="loo"` works with every calibrator.
 #
-# A report on the history judges calibrators while they learned. What counts for the next decision
-# is the model as it stands now, so let us judge that on 500 new observations, for eight data sets:
-# mean ± standard deviation between data sets.
+# A report on the history judges calibrators while they learned. The next decision depends on the
+# present model, so let us judge that model on 500 new observations, for eight data sets: mean ±
+# standard deviation between data sets.
 
 # %%
 CANDIDATES = {
@@ -298,18 +299,19 @@ compare(100, STATED)
 
 # %% [markdown]
 # Each calibrator brings the coverage from 39 % to within five points of 80 %, and lowers the CRPS
-# by a tenth. They differ from one another no more than data sets do. The plain
+# by a tenth. The calibrators differ from one another no more than the data sets do. The plain
 # `QuantileRecalibrator` has the largest calibration error: as its steps do not shrink, its 19
 # quantiles keep moving.
 
 # %% [markdown]
 # ## The objective, or an observation of it?
 #
-# Calibration is of observations, since these can be checked. By default (`denoise=True`) a
-# `CalibratedModel` then takes the noise out, and its posterior is that of the objective. With
-# `denoise=False` it is that of the observation, as in the paper on quantile recalibration. Without
-# noise they are the same. When does it matter? Here are two hills. On the right there is hardly any
-# noise; on the left, where the lower hill is, it may be louder.
+# Calibrators correct the distribution of observations, since observations can be checked. By
+# default (`denoise=True`) a `CalibratedModel` then removes the noise, and its posterior is the
+# distribution of the objective. With `denoise=False` it is the distribution of the observation, as
+# in the paper on quantile recalibration. Without noise the two are the same. When does the choice
+# matter? Here are two hills. On the right there is hardly any noise; on the left, where the lower
+# hill is, it may be louder.
 
 
 # %%
@@ -372,10 +374,11 @@ for loud in (0.05, 0.4, 1.0):
 # Each distribution covers its own values, and not the other's. (With the loudest noise, the one
 # level that the process has learned is far off on both sides, and the intervals for the objective
 # are too narrow.) Decisions differ, too: under the distribution of an observation a lucky draw
-# counts as an improvement, and calibration, which is local here, knows where the draws are loud. So
-# the search goes there more often. Where the left is as quiet as the right, both distributions lead
-# to the higher hill. Keep the default if the objective counts; choose `denoise=False` if each
-# observation is the payoff itself. Below are both distributions for one of the data sets.
+# counts as an improvement, and calibration, which is local here, has learned where the noise is
+# loud. So the search goes there more often. If the left is as quiet as the right, both
+# distributions lead to the higher hill. Keep the default if the objective counts; choose
+# `denoise=False` if each observation is the payoff itself. Below are both distributions for one of
+# the data sets.
 
 # %% mystnb={"image": {"alt": "Above, a lower hill on the left and a higher one on the right, with 80 % intervals: those of observations are wider, most of all on the left. Below, expected improvement: by the distribution of the objective it is four times as high on the right as on the left, by that of the observation nearly as high on the left."}}
 models, best = two_models(0.4, torch.Generator().manual_seed(0))
@@ -398,9 +401,9 @@ plt.show()
 #
 # To judge whether 80 % are covered one has to see at least a few misses. The share that $n$
 # observations show has a standard deviation of $\sqrt{0.16 / n}$: 14 points for 8 observations, 8
-# for 25, 4 for 100. A calibrator cannot know the coverage better than that. The package warns if
-# there are fewer observations than it takes to expect one miss at each level,
-# `calibrator.num_needed`:
+# for 25, 4 for 100. A calibrator cannot estimate the coverage more precisely. The package warns if
+# there are fewer observations than `calibrator.num_needed`, the number at which one miss is
+# expected at each level:
 
 # %%
 for text, calibrator in (
@@ -416,14 +419,14 @@ compare(25, STATED)
 
 # %% [markdown]
 # With 8 observations the coverage rises, but on a single data set it may be anything. With 25 and
-# leave-one-out residuals it is within ten points or so of the target. These residuals do better
-# here than those one step ahead: the first of the latter are predicted from next to nothing, with
-# wide intervals whatever noise is stated, and say little about later ones. Learned online, 19
-# quantiles need more data than one interval.
+# leave-one-out residuals it is within ten points or so of the target. Leave-one-out residuals do
+# better here than one-step-ahead residuals. The first predictions one step ahead rest on almost no
+# data: their intervals are wide for any stated noise, and reveal little about later ones. Learned
+# online, 19 quantiles need more data than one interval.
 #
 # ## When it does not help
 #
-# First, when the model is right. Here is the same comparison with the true noise:
+# First, if the model is right. Here is the same comparison with the true noise:
 
 # %%
 compare(100, TRUE)
@@ -431,21 +434,20 @@ plt.close("all")
 
 # %% [markdown]
 # There is nothing to gain, and little is lost: the coverage is the same on average, but it now
-# differs more from data set to data set, since part of what was learned is chance.
+# differs more from data set to data set, since some of the learned correction is chance.
 #
-# Second, where there are no observations, as in the search above: the calibrator then carries over
-# what it has learned elsewhere, for better or worse. Third, where the mean is wrong: the interval
-# becomes wider, as it should, but the prediction is as bad as before. Only a better model helps
-# there.
+# Second, far from all observations, as in the search above: the calibrator then carries over its
+# corrections from elsewhere, for better or worse. Third, if the mean is wrong: the interval becomes
+# wider, as it should, but the prediction is as bad as before. Only a better model helps there.
 #
 # In short:
 #
 # * **Ask for a report** before you trust a surrogate: `print(calibration_report(model))`.
-# * **Look at where its observations are.** A search reports on the places it has visited. A few
-#   evaluations at random inputs say more than many at its favourite one.
+# * **Check where its observations lie.** A search reports on the places it has visited. A few
+#   evaluations at random inputs are more informative than many at the search's favourite point.
 # * **Wrap the model** if the report is bad: `LocalizedConformal(alpha)` for an interval,
 #   `QuantileRecalibrator` for all quantiles, with steps that shrink if the data are not a stream.
 # * **With few observations** use leave-one-out residuals, and do not expect much.
-# * **Keep `denoise=True`** unless single observations are what counts.
+# * **Keep `denoise=True`** unless single observations count.
 # * **Calibration corrects the width, not the mean,** and only where it has evidence. It is no
 #   substitute for exploration.

@@ -13,10 +13,9 @@
 # %% [markdown]
 # # Evaluations that take their time
 #
-# A training run takes minutes or hours, and nobody knows how many. With four workers, three
+# A training run takes minutes or hours, and nobody can tell in advance. With four workers, three
 # evaluations are always under way when the fourth is chosen. Two things are needed: a rule that
-# takes the other three into account, and a record of what is running that survives the process that
-# keeps it.
+# takes the other three into account, and a record of running evaluations that survives its process.
 
 # %% tags=["remove-cell"]
 # Installs the package if it is missing: from this checkout, or from PyPI.
@@ -63,7 +62,7 @@ torch.set_num_threads(1)  # small matrices gain nothing from more
 # %% [markdown]
 # ## The ledger
 #
-# Every query is written down before it starts, every value when it arrives. Here the clock counts
+# Every query is recorded before it starts, every value when it arrives. Here the clock counts
 # queries; with `clock="seconds"` it is the time of day.
 
 # %%
@@ -75,8 +74,8 @@ for trial in ledger.trials:
     print(f"{trial.id}  x = {trial.x.item():.1f}  y = {trial.y}  {trial.status}")
 
 # %% [markdown]
-# A ledger gives a model the data that it needs: the values that have arrived, and the queries
-# whose values have not.
+# A ledger gives a model its data: the values that have arrived, and the queries that are still
+# running.
 
 # %%
 X, Y = ledger.to_observations()
@@ -84,12 +83,13 @@ print(f"observed: {X.flatten().tolist()} -> {Y.flatten().tolist()}")
 print(f"pending: {ledger.pending().flatten().tolist()}")
 
 # %% [markdown]
-# ## A model that knows what is running
+# ## A model that accounts for running queries
 #
-# A search that ignores pending queries asks for the same point again and again, since nothing that
-# it knows has changed. Below are three models of six values, with two queries pending. The first
-# ignores these. *Hallucination* treats them as if they had come out as predicted. *Censoring*
-# assumes the worst: until their values arrive, they count as 0, the least value possible.
+# A search that ignores pending queries asks for the same point again and again, since its data have
+# not changed. Below are three models of six values, with two queries pending. The first ignores the
+# pending queries. *Hallucination* treats them as if their values had come out as predicted.
+# *Censoring* assumes the worst: until their values arrive, they count as 0, the least value
+# possible.
 
 
 # %% mystnb={"image": {"alt": "Three panels of a model of six values, with two dotted lines at pending queries, and the next query as a star. Without imputation the star is next to a pending query. By hallucination the uncertainty at the pending queries is gone, and the star is a little farther off. By censoring the mean dips to 0 at both, swings up at the right edge, and the star is there."}}
@@ -143,11 +143,11 @@ plt.show()
 #
 # In the right panel the acquisition function also widens the confidence bound, to allow for the
 # error of the censored values: that is GP-UCB-SDF of Verma, Dai and Low (2022). The standard
-# deviation is multiplied by the root of `beta` (that of BoTorch's `UpperConfidenceBound`) plus
-# `feedback_bound` times the sum of the standard deviations at the pending points. `feedback_bound`
-# is in reciprocal units of the outcome; its default, 1, is for outcomes of order one. The model
-# itself goes into any acquisition function, and composes with calibration. A calibrator learns only
-# from values that have arrived.
+# deviation is multiplied by the root of `beta` (the `beta` of BoTorch's `UpperConfidenceBound`)
+# plus `feedback_bound` times the sum of the standard deviations at the pending points.
+# `feedback_bound` is in reciprocal units of the outcome; its default, 1, is for outcomes of order
+# one. The model itself goes into any acquisition function, and composes with calibration. A
+# calibrator learns only from values that have arrived.
 
 # %%
 calibrated = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
@@ -195,7 +195,7 @@ for name, imputation, window in (
     print(f"{name:26} distinct of 30 queries: {distinct:12} best (optimum -0.40): {final}")
 
 # %% [markdown]
-# A search that ignores what is running repeats itself; the others do not. Three seeds say little
+# A search that ignores running queries repeats itself; the others do not. Three seeds reveal little
 # about regret: the suite `delay` of the benchmarks compares ten methods on eight problems.
 #
 # Censoring is for few workers. With dozens of values pending at -310 the model would bend
@@ -243,10 +243,10 @@ for trial in ledger.trials:
     print(trial.id, [round(value, 2) for value in trial.x.tolist()], trial.y, trial.status)
 
 # %% [markdown]
-# Everything is there: the values that had arrived, and any queries that were still running, as
-# pending ones. (`read` makes a copy, since only one process at a time can write to a ledger.) The same
-# command goes on where it stopped. It runs the pending queries again, under their old numbers, and
-# then new ones.
+# The ledger is complete: it has the values that had arrived, and any queries that were still
+# running, as pending ones. (`read` makes a copy, since only one process at a time can write to a
+# ledger.) The same command resumes the run. It runs the pending queries again, under their old
+# numbers, and then new ones.
 
 # %% mystnb={"image": {"alt": "A timeline of sixteen trials on the ledger's clock, two at a time, all of them observed."}}
 finished = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -266,9 +266,9 @@ for record in ledger.to_records()[:3]:
 # In short:
 #
 # * **Write queries into a `FeedbackLedger`** before they start: `FeedbackLedger.open(path, dim)`.
-# * **Tell the model what is running**: `CensoredDelayModel.from_ledger(ledger, fit)`, or, with a
-#   model at hand, `CensoredDelayModel(gp, ledger.incomplete(), censor_value)`.
-# * **Or let it all be done**: `AsynchronousOptimizer` with `propose = DelayAwareProposer(bounds)`
+# * **Give the model the running queries**: `CensoredDelayModel.from_ledger(ledger, fit)`, or, with
+#   a model at hand, `CensoredDelayModel(gp, ledger.incomplete(), censor_value)`.
+# * **Or automate everything**: `AsynchronousOptimizer` with `propose = DelayAwareProposer(bounds)`
 #   and an executor on threads, processes or Dask.
-# * **Or be asked**, where people evaluate: `trial = ledger.ask(propose)`, and hours later
-#   `ledger.tell(trial.id, y)`.
+# * **Or ask for one query at a time**, if people evaluate: `trial = ledger.ask(propose)`, and hours
+#   later `ledger.tell(trial.id, y)`.

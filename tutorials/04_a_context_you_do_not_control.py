@@ -13,11 +13,10 @@
 # %% [markdown]
 # # A context you do not control
 #
-# You choose a stock, and the market chooses the demand. You choose a controller's settings,
-# and the weather chooses the wind. The outcome depends on both: on a decision $x$, which is
-# yours, and on a context $c$, which is drawn after you have decided. What you can do is choose
-# well in expectation over the context, if you know its distribution. This page is about what
-# to do when you know it only roughly.
+# You choose a stock, and the market chooses the demand. You choose a controller's settings, and the
+# weather chooses the wind. The outcome depends on both: on a decision $x$, which is yours, and on a
+# context $c$, which is drawn after you have decided. You can choose well in expectation over the
+# context, if you know its distribution. This page is for the case that you know it only roughly.
 
 # %% tags=["remove-cell"]
 # Installs the package if it is missing: from this checkout, or from PyPI.
@@ -72,9 +71,9 @@ torch.set_num_threads(1)  # small matrices gain nothing from more
 # %% [markdown]
 # ## A distribution that is not quite right
 #
-# The test problem `ContextShift` comes with two distributions of the context: the one that you
-# are told, N(0.5, 0.1²), and the one that contexts are drawn from, N(0.6, 0.2²). Both are
-# represented by points of equal weight, and each has another best decision.
+# The test problem `ContextShift` comes with two distributions of the context: the stated one,
+# N(0.5, 0.1²), and the true one, N(0.6, 0.2²), from which contexts are drawn. Both are represented
+# by points of equal weight, and their best decisions differ.
 
 # %% mystnb={"image": {"alt": "On the left a map of the function: highest at decision 0 and context 0.5, and falling steeply with the context there; flatter at the sides. On the right the expectations over decisions: under the stated distribution it peaks at 0, under the true one it has a notch there and peaks at about -0.24 and 0.24."}}
 problem = ContextShift()
@@ -115,8 +114,8 @@ plt.show()
 # %% [markdown]
 # At $x = 0$ the function is high in the middle and falls steeply on both sides, so it is the best
 # choice for contexts close to 0.5. To the left and the right it is lower and flatter. Contexts
-# stray more than we were told, so decisions of about ±0.24 are better. How much does it cost to
-# trust what we were told?
+# stray more than stated, so decisions of about ±0.24 are better. How much does it cost to trust the
+# stated distribution?
 
 # %%
 for x in (0.0, 0.24):
@@ -129,15 +128,15 @@ print(f"the best expectation, in truth: {problem.stochastic_optimal_value:.3f}")
 # %% [markdown]
 # ## The same with a model: robust against not robust
 #
-# Nothing changes about the model: it is a Gaussian process of decisions and contexts together.
-# The acquisition function takes decisions alone and fills in the contexts.
-# `WassersteinUpperConfidenceBound` is the expectation of the upper confidence bound over the
-# stated distribution, less the radius times the bound's largest slope in the context. So it is a
-# lower bound on the expectation under every distribution within the radius, in the 1-Wasserstein
-# distance: every one that is reached from the stated distribution by moving its mass by at most the
-# radius on average. This holds if the slope is nowhere larger than at the points where it is looked
-# for: the given contexts or, if these do not fill their range, denser `lipschitz_contexts`. With
-# radius 0 nothing is subtracted. We call that ERBO; it trusts the distribution.
+# The model is the same: a Gaussian process of decisions and contexts together. The acquisition
+# function takes only decisions and fills in the contexts. `WassersteinUpperConfidenceBound` is the
+# expectation of the upper confidence bound over the stated distribution, less the radius times the
+# bound's largest slope in the context. So it is a lower bound on the expectation under every
+# distribution within the radius, in the 1-Wasserstein distance. A distribution is within the radius
+# if it is reached from the stated one by moving mass by at most the radius on average. The bound is
+# valid if the slope is nowhere larger than at the points that are searched: the given contexts or,
+# if these do not fill their range, denser `lipschitz_contexts`. With radius 0 nothing is
+# subtracted. We call that ERBO; it trusts the distribution.
 
 
 # %% mystnb={"image": {"alt": "The acquisition function over decisions for four radii, with a star at each maximum. With radius 0 it is nearly flat and largest at 0. With radius 0.1 it has a notch at 0, lies close to the true expectation and is largest at -0.27; with radius 0.2 the notch is deep and the star at -0.55."}}
@@ -179,13 +178,13 @@ distance = wasserstein_distance(stated.points.flatten(), true.points.flatten())
 print(f"the distributions' Wasserstein distance: {distance:.3f}")
 
 # %% [markdown]
-# Steep decisions lose, flat ones hardly do: the maximum moves from the middle to the side. How
-# far it moves depends on the radius. **The radius is the one thing you have to say**: how far,
-# in units of the context, may the distribution that you were told be from the truth? A tenth
-# would be a good guess here.
+# Steep decisions lose, flat ones hardly do: the maximum moves from the middle to the side. How far
+# it moves depends on the radius. **The radius is the only setting you have to choose**: how far, in
+# units of the context, may the stated distribution be from the truth? A tenth would be a good guess
+# here.
 #
 # The robust rule is an acquisition function like any other, and `optimize_acqf` takes it. (The
-# largest slope has kinks, and the maximum may lie at one. Where the line search stops there, it
+# largest slope has kinks, and the maximum may lie at one. If the line search stops there, it
 # warns.)
 
 # %%
@@ -198,9 +197,9 @@ print(f"x = {candidate.item():.3f}, worst expectation of the bound at least {val
 # %% [markdown]
 # ## Does it pay? A short search
 #
-# In each of 25 rounds a decision is made, a context drawn, and a noisy value observed. What
-# counts is the sum of the regrets of all decisions, in expectation under the true distribution.
-# Both rules start from the same five queries, and meet the same contexts and noise.
+# In each of 25 rounds a decision is made, a context drawn, and a noisy value observed. We compare
+# the sum of the regrets of all decisions, in expectation under the true distribution. Both rules
+# start from the same five queries, and meet the same contexts and noise.
 
 
 # %% mystnb={"image": {"alt": "Cumulative regret over 25 rounds, three lines for each rule. The lines of the robust rule rise faster at first and flatten; those of ERBO go on rising and end at about the same height or above."}}
@@ -233,16 +232,16 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# In the first rounds both explore, and the totals differ by little. Then they part: ERBO comes
-# back to the middle, which is best under the distribution that it trusts, and pays for it in every
+# In the first rounds both explore, and the totals differ by little. Then they part: ERBO comes back
+# to the middle, which is best under the distribution that it trusts, and pays for it in every
 # further round. In the last five rounds the regret of the robust rule is between a tenth and a half
 # of ERBO's. More observations do not cure that, since the distribution is wrong, not the model.
 # Three seeds do not show how much better one rule is, let alone on other problems: the suite
-# `robust` of the benchmarks compares nine methods on six problems. There, too, robustness pays
-# where the stated distribution is wrong. Where the distribution is that of the contexts observed,
-# it costs something on two problems of five (`benchmarks/tables/robust.md`).
+# `robust` of the benchmarks compares nine methods on six problems. There, too, robustness pays if
+# the stated distribution is wrong. If the distribution is the empirical one of the observed
+# contexts, the bound costs regret on three problems of five (`benchmarks/tables/robust.md`).
 #
-# ## Nobody tells you a distribution: the data-driven case
+# ## No stated distribution: the data-driven case
 #
 # Often nothing is known about the context but the values met so far. Their empirical distribution,
 # `ContextDistribution.empirical(contexts)`, comes closer to the truth with every round, so the
@@ -262,19 +261,17 @@ for t in (5, 20, 80, 320):
 
 # %% [markdown]
 # With one column the distance shrinks like the schedule, and 0.3 is one and a half standard
-# deviations of the true distribution: **choose `c` of the size of the contexts' spread.**
-# (Where a context has three columns or more, the distance shrinks more slowly than that.) In a
-# loop, pass the schedule itself: `radius=RadiusSchedule(0.3)` is called with the number of
-# observations of the model. The other balls take it as well,
-# `TotalVariationBall(RadiusSchedule(1.0))` for example.
+# deviations of the true distribution: **choose `c` of the size of the contexts' spread.** (With
+# three columns or more, the distance shrinks more slowly.) In a loop, pass the schedule itself:
+# `radius=RadiusSchedule(0.3)` is called with the number of observations of the model. The other
+# balls take it as well, `TotalVariationBall(RadiusSchedule(1.0))` for example.
 #
 # ## Other neighbourhoods of a distribution
 #
-# A Wasserstein ball is one answer to the question of which other distributions are possible,
-# and there are others. `RobustUpperConfidenceBound` takes any of them. Let us compare them on
-# one Gaussian process, with 20 observed contexts. In sets that allow contexts which were never met,
-# an adversary may move mass to the grid of contexts without weight. With `beta=0` the bound is the
-# posterior mean.
+# A Wasserstein ball is one answer to the question of which other distributions are possible, and
+# there are others. `RobustUpperConfidenceBound` takes any of them. Let us compare them on one
+# Gaussian process, with 20 observed contexts. In sets that allow new contexts, an adversary may
+# move mass to the grid of contexts without weight. With `beta=0` the bound is the posterior mean.
 
 # %%
 contexts = problem.sample_contexts(20, torch.Generator().manual_seed(3))
@@ -333,33 +330,32 @@ figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper cent
 plt.show()
 
 # %% [markdown]
-# * `WassersteinBall(r)`: mass moves by at most `r` on average. Against contexts that are all a
-#   little different from those known, and against having seen few of them.
-# * `TotalVariationBall(r)`: a share `r / 2` of the mass goes anywhere. Against a few contexts
-#   of another kind.
-# * `KLBall(r)` and `ChiSquaredBall(r)`: known contexts in other proportions. Against wrong
-#   frequencies, not against anything new.
-# * `ConditionalValueAtRisk(a)`: the mean over the worst share `a` of the contexts. Against bad
-#   luck more than against a wrong distribution.
-# * `WorstCase()`: the worst context. Against everything that you list.
+# * `WassersteinBall(r)`: mass moves by at most `r` on average. It protects against contexts that
+#   all differ slightly from the known ones, and against having seen only a few.
+# * `TotalVariationBall(r)`: a share `r / 2` of the mass goes anywhere. It protects against a few
+#   contexts of another kind.
+# * `KLBall(r)` and `ChiSquaredBall(r)`: known contexts in other proportions. They protect against
+#   wrong frequencies, but not against new contexts.
+# * `ConditionalValueAtRisk(a)`: the mean over the worst share `a` of the contexts. It protects
+#   against bad luck more than against a wrong distribution.
+# * `WorstCase()`: the worst context. It protects against everything that you list.
 #
 # The pictures show the same. In the Wasserstein ball mass moves down the slopes, also to contexts
 # that were not met, but not far. Total variation moves a tenth of the mass from the best contexts
 # straight to the worst one. The Kullback-Leibler ball tilts: bad contexts count more, and none is
 # new. CVaR keeps the worst four of the twenty contexts and drops the others.
 #
-# **Which one?** Ask how the distribution may be wrong. For a continuous context of which you
-# have few samples, or which may drift, take a Wasserstein ball: it is the only one here whose
-# radius is in units of the context, and so the easiest to choose. For contexts from a fixed
-# list, with unknown frequencies, take `KLBall` or `ChiSquaredBall`. If a few may be of another
-# kind, `TotalVariationBall`. If the distribution is right but a bad outcome hurts more than a
-# good one helps, `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come,
-# and is for those that must not go wrong.
+# **Which one?** Ask how the distribution may be wrong. For a continuous context of which you have
+# few samples, or which may drift, take a Wasserstein ball: it is the only one here whose radius is
+# in units of the context, and so the easiest to choose. For contexts from a fixed list, with
+# unknown frequencies, take `KLBall` or `ChiSquaredBall`. If a few may be of another kind,
+# `TotalVariationBall`. If the distribution is right but a bad outcome hurts more than a good one
+# helps, `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come, and is for
+# decisions that must not go wrong.
 #
 # The Lipschitz bound is never above the exact Wasserstein value, if the slope is taken over all
-# contexts. It treats the steepest slope as if it held everywhere, so it is more cautious, but it
-# needs no list of contexts to which mass may move. The exact value is only as cautious as the
-# radius asks.
+# contexts. It assumes the steepest slope everywhere, so it is more cautious, but it needs no list
+# of contexts to which mass may move. The exact value is only as cautious as the radius asks.
 #
 # ## All at once: robust, calibrated, delayed
 #
@@ -405,10 +401,10 @@ for step in range(45):
 
 # %% [markdown]
 # One line of `choose_stock` is for calibration, one for pending queries, and the rest for the
-# context. The other order of the two models, a `CalibratedModel` of a `CensoredDelayModel`,
-# gives the same posterior. Pending queries are hallucinated here. Censoring is for objectives whose
-# least value is not far off; the shop's, -4, comes with a full stock that nobody buys. Demands are
-# known before profits, so the radius goes with the number of all demands seen, not with that of the
+# context. The other order of the two models, a `CalibratedModel` of a `CensoredDelayModel`, gives
+# the same posterior. Pending queries are hallucinated here. Censoring is for objectives whose least
+# value is not far off; the shop's, -4, comes with a full stock that nobody buys. Demands are known
+# before profits, so the radius depends on the number of all demands seen, not on the number of the
 # model's observations.
 
 # %% mystnb={"image": {"alt": "On the left a timeline of 45 trials, of which the last four are pending. On the right the stock in each round: grey random ones up to 1, then six stocks of 0, then stocks between 0.1 and 0.17, a little below the dotted line of the best stock."}}
@@ -438,22 +434,23 @@ print(
 # %% [markdown]
 # Random stocks are mostly too large. The first chosen ones are zero, until their profits are
 # booked; from then on the stock stays near the best one. This is one run. It shows that the parts
-# work together, not that each of them was needed: with radius 0 the search does about as well
-# here, and the plain intervals were close to 80 %, since the noise is learned. Where they are
-# needed, the loop is the same.
+# work together, not that each of them was needed: with radius 0 the search does about as well here,
+# and the plain intervals were close to 80 %, since the noise is learned. For problems that need
+# them, the loop is the same.
 #
 # In short:
 #
-# * **Model decisions and contexts together**, contexts last (or say where: `.with_indices`;
-#   `join_contexts` puts them there), and let the acquisition function choose decisions alone.
-# * **Say what you know about the context**: `ContextDistribution.empirical(contexts)` for
-#   contexts that were met, `.kde`, `.from_icdf` and `.discrete` for other distributions,
-#   `.with_candidates` for contexts that were not met and might be.
-# * **Say how far that may be wrong**: `WassersteinUpperConfidenceBound(gp, beta, radius,
-#   contexts)` with a radius in units of the context, or `RadiusSchedule(c)` where contexts are
+# * **Model decisions and contexts together**, contexts last (or name their columns:
+#   `.with_indices`; `join_contexts` puts them there), and let the acquisition function choose only
+#   decisions.
+# * **State your knowledge of the context**: `ContextDistribution.empirical(contexts)` for contexts
+#   that were met, `.kde`, `.from_icdf` and `.discrete` for other distributions, `.with_candidates`
+#   for possible contexts that were not met.
+# * **State how far the distribution may be wrong**: `WassersteinUpperConfidenceBound(gp, beta,
+#   radius, contexts)` with a radius in units of the context, or `RadiusSchedule(c)` if contexts are
 #   observed.
 # * **Choose the set by what may go wrong**: `RobustUpperConfidenceBound(gp, beta, ambiguity,
 #   contexts)`.
 # * **Any acquisition function of single points can be made robust**:
-#   `RobustAcquisition(acquisition, ambiguity, contexts)`, on a model that is calibrated, aware
-#   of what is pending, or both.
+#   `RobustAcquisition(acquisition, ambiguity, contexts)`, on a model that is calibrated, aware of
+#   pending queries, or both.

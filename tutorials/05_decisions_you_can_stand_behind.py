@@ -18,8 +18,8 @@
 # 2238](https://github.com/meta-pytorch/botorch/issues/2238), [Ax issue
 # 1705](https://github.com/facebook/Ax/issues/1705)), and a Gaussian process has an answer: its 90 %
 # quantile. But such a decision is only as good as the probability behind it. This page shows how
-# often a limit is violated where 10 % is stated, what keeps the statement true, what that costs,
-# and which claims nothing can guarantee.
+# often a limit is violated if 10 % is stated, how to keep the statement true and at which cost, and
+# which claims nothing can guarantee.
 
 # %% tags=["remove-cell"]
 # Installs the package if it is missing: from this checkout, or from PyPI.
@@ -67,7 +67,7 @@ torch.set_num_threads(1)  # small matrices gain nothing from more
 # There are two knobs, with 31 steps each. The beam gets brighter towards the upper right, through a
 # valley in which little is lost. A setting is run for one shift, which reports its loss with a
 # standard error of 0.05, computed from the pulses *within* the shift. From shift to shift losses
-# vary by 0.25, which nobody has written down.
+# vary by 0.25, which nobody has recorded.
 
 # %%
 LIMIT, LEVEL = 1.0, 0.9
@@ -110,7 +110,7 @@ print(f"the brightest of them: {best:.2f}")
 # ## A trap
 #
 # The trap is `Standardize` on few data. Two safe values are near each other, since both are safe.
-# Divided by their own spread, they tell the model that losses hardly vary.
+# Divided by their spread, they suggest that losses hardly vary.
 
 # %%
 Y = run_shift(SAFE, torch.Generator().manual_seed(1))
@@ -123,8 +123,8 @@ print(f"shifts at these that violate the limit: {risk(SETTINGS)[certified].mean(
 
 # %% [markdown]
 # Two values do not show a scale, so state it: use no outcome transform, and a prior that you trust.
-# Here losses vary by about 1 around the limit, over a third of a knob's range. Because the
-# prior mean is at the limit, no setting is certified before something is known about it.
+# Here losses vary by about 1 around the limit, over a third of a knob's range. Because the prior
+# mean is at the limit, no setting is certified without data about it.
 
 
 # %%
@@ -153,15 +153,15 @@ print(constraint)
 print(f"certified: {constraint.certified(SETTINGS.unsqueeze(-2)).double().mean():.0%}")
 
 # %% [markdown]
-# `constraint.margin(X)` says how far the 90 % quantile of a loss is below the limit, and settings
-# with a margin of at least 0 are certified. The quantile is the model's, wider or narrower by a
+# `constraint.margin(X)` is the distance of the 90 % quantile of a loss below the limit. Settings
+# with a nonnegative margin are certified. The quantile is the model's, wider or narrower by a
 # factor that is learned: the model's own data say how well it predicts them, and every certified
-# setting that you `observe` says whether the quantile held. Each time that it did not, the next
-# ones are wider.
+# setting that you `observe` shows whether the loss kept the limit. After each violation the next
+# quantiles are wider.
 #
 # The guarantee rests on neither the noise nor the model. There is a budget of violations, ten more
-# than the stated 10 %. Once they are spent, nothing is certified any more. So of the first $T$
-# certified settings, at most `violation_bound(T)` violate the limit, whatever happens.
+# than the stated 10 %. Once they are spent, nothing is certified any more. So at most
+# `violation_bound(T)` of the first $T$ certified settings violate the limit, whatever happens.
 
 # %%
 for num in (30, 100, 1000):
@@ -171,11 +171,11 @@ for num in (30, 100, 1000):
 # That is 10 % and a constant, and an adversary who knows the quantiles could reach it. It proves
 # little about a short campaign, so let us look at one.
 #
-# ## What is certified grows
+# ## The certified region grows
 #
-# Each round chooses the certified setting that promises most, runs it, tells the constraint, and
-# goes on with the next model. `expansion_share` spends every fourth round on a certified setting
-# near the border, where the outcome is known least.
+# Each round chooses the most promising certified setting, runs it, passes the outcome to the
+# constraint, and continues with the next model. `expansion_share` spends every fourth round on a
+# certified setting near the border, where the outcome is least certain.
 
 
 # %%
@@ -212,8 +212,8 @@ def draw(constraint, X, Y, ax):
 
 
 # %% [markdown]
-# All settings of this page were chosen on other seeds, and those of its campaigns were written down
-# before they were run.
+# All settings of this page were chosen on other seeds, and the seeds of its campaigns were fixed
+# before the campaigns ran.
 #
 # The first campaign takes the quantiles of a Gaussian process that trusts the reported errors,
 # unchanged: `width=1`.
@@ -228,9 +228,9 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# The certified region (purple) grows fast, and beyond the region that is safe in truth (dashed).
-# The crosses are violations, nearly three times as many as stated. Now the quantile is learned, and
-# nothing else changes.
+# The certified region (purple) grows fast, and beyond the truly safe region (dashed). The crosses
+# are violations, nearly three times as many as stated. Now the quantile is learned, and nothing
+# else changes.
 
 # %% mystnb={"image": {"alt": "The same two maps with a learned quantile. The certified region grows more slowly, and after 40 rounds it ends well inside the dashed border at the upper right, with three crosses near its end."}}
 figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
@@ -241,8 +241,8 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# There are three violations in place of eleven. The model is still wrong, and a wider quantile can
-# only stay away from the limit everywhere. So ask what is wrong:
+# There are three violations instead of eleven. The model is still wrong, and a wider quantile can
+# only stay away from the limit everywhere. So look for the cause:
 
 # %%
 diagnosis = noise_diagnosis(process(X, Y, REPORTED, mean=LIMIT, scale=1.0))
@@ -263,7 +263,7 @@ print(constraint)
 # One campaign shows little. Here are eight of 40 shifts, mean ± standard error: the share of the
 # certified settings that violated the limit (stated: 10 %), the proved bound on that share, the
 # brightness of the last ten settings, and the share of settings certified in the end. In the last
-# line the Gaussian process knows the true noise.
+# line the Gaussian process is given the true noise.
 
 # %%
 print("quantile, noise            violated        proved  brightness   certified")
@@ -291,9 +291,9 @@ print(f"the brightest setting with a risk of 10 %: {best:.2f}")
 # %% [markdown]
 # The model's own quantile leads to three times as many violations as stated; the learned one to
 # about as many as stated, whether the noise was corrected or not, and far fewer than the bound. The
-# price is brightness: many settings that the first campaigns found were not allowed. The model that
-# knows the true noise pays it too. Nobody tells you how wrong your model is, so improve it *and*
-# let the quantile learn.
+# price is brightness: many settings that the first campaigns found were not allowed. The model with
+# the true noise pays it too. Nobody tells you how wrong your model is, so improve it *and* let the
+# quantile learn.
 #
 # ## In a call of `optimize_acqf`
 #
@@ -318,20 +318,20 @@ for name, x in (("optimize_acqf", candidate), ("optimize_chance_constrained", fo
     print(f"{name:28} margin {constraint.margin(x.unsqueeze(0)).item():.1e}, {acqf(x).item():.4f}")
 
 # %% [markdown]
-# `optimize_acqf` climbs from the start that it was given. `optimize_chance_constrained` looks for
-# certified starts by itself and climbs from several, also where a thousandth of the box is
-# certified. It takes any acquisition function for single points.
+# `optimize_acqf` climbs from the given start. `optimize_chance_constrained` finds certified starts
+# and climbs from several, even if only a thousandth of the box is certified. It takes any
+# acquisition function for single points.
 #
 # Ax issue 1705 asks to start safe, to expand slowly, and for a constraint on the metric and twice
 # its standard deviation. With `metric - 2 * metric_std >= 0` this is `lower=0` at level 0.977, by
-# the model's own quantile. The learned quantile is as many standard deviations away as it takes.
+# the model's own quantile. The learned quantile is as many standard deviations away as necessary.
 #
 # ## Several limits
 #
 # The temperature has to lie between 20 and 30 as well. All limits shall hold together with a
-# probability of 90 %. At each point they share the remaining 10 % by how likely each is to be
-# violated there, so that the one in danger gets nearly all of it. That holds however the outcomes
-# depend on each other (Bonferroni's bound).
+# probability of 90 %. At each point they share the remaining 10 % by the probabilities of their
+# violations there, so the limit in danger gets nearly all of it. This is valid for any dependence
+# between the outcomes (Bonferroni's bound).
 
 # %% mystnb={"image": {"alt": "A map of the settings that the constraint certifies: a region from the lower left to the middle, narrower than before since cold settings on the left are excluded, with the chosen setting at its upper right end."}}
 generator = torch.Generator().manual_seed(0)
@@ -346,8 +346,8 @@ ax = plot_certified_region(both, bounds, candidate)
 plt.show()
 
 # %% [markdown]
-# Afterwards the constraint observes both outcomes, a column each: `both.observe(x, Y)`, with NaN in
-# place of one that has not come yet. A setting counts once, whichever of its limits it violates.
+# Afterwards the constraint observes both outcomes, a column each: `both.observe(x, Y)`, with NaN
+# for an outcome that is still missing. A setting counts once, whichever of its limits it violates.
 #
 # ## The books are data
 #
@@ -475,13 +475,13 @@ table(of_means)
 
 # %% [markdown]
 # With the errors as reported, the claims are all but certain, and about one in seven is wrong.
-# Calibration helps a little: **what is calibrated is the distribution of an observation, and this
-# is a claim about the mean behind it.** To take the noise out one has to trust the stated noise,
-# which a single observation at each setting cannot check. `excess="objective"` attributes all
-# unexpected spread to the objective, which makes claims few and cautious. It is not a guarantee.
-# The remedy is to get the noise right, by diagnosis or by running settings twice.
+# Calibration helps a little: **calibration corrects the distribution of an observation, and this is
+# a claim about the mean behind it.** Removing the noise requires trust in the stated noise, which a
+# single observation at each setting cannot check. `excess="objective"` attributes all unexpected
+# spread to the objective, which makes claims few and cautious. It is not a guarantee. The remedy is
+# to get the noise right, by diagnosis or by running settings twice.
 #
-# Claims about outcomes are what calibration is for. "The *next batch* will be above today's":
+# Calibration is for claims about outcomes, such as "the *next batch* will be above today's":
 
 # %%
 table(of_batches)
@@ -491,7 +491,7 @@ table(of_batches)
 # nothing proves a single decision. (The setting of `excess` makes no difference to an outcome.) The
 # guarantee is about a practice: decide by the constraint, `lower=0`, again and again, and let it
 # learn from each decision. Here are fifty batches of each of twelve processes. If settings are
-# certified, the one with the highest mean is run; if none is, the batch is a trial of one that may
+# certified, the setting with the highest mean is run; otherwise the batch tries a setting that may
 # turn out to be good enough.
 
 
@@ -528,7 +528,7 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 #
 # * **Decide by outcomes.** `ChanceConstraint(gp, upper=limit, level=0.9)`, then
 #   `optimize_chance_constrained(acqf, constraint, bounds)`, and `constraint.observe(x, y)`;
-#   `constraint.with_model(refitted)` goes on with the next model, and `rows=` with the next
+#   `constraint.with_model(refitted)` continues with the next model, and `rows=` in the next
 #   session.
 # * **With two safe points** give the outcome a known scale, do not `Standardize` it, and let the
 #   certified set grow by `expansion_share`.
@@ -538,7 +538,7 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 # * **The budget keeps the promise; a better model gets more out of it.** Look at `noise_diagnosis`,
 #   and correct the noise.
 # * **Less is guaranteed about the objective.** The mean itself is beyond the limit in at most twice
-#   as many certified rounds as the bound says (`objective_coverage_bound`). "The mean at this
+#   as many certified rounds as the bound allows (`objective_coverage_bound`). "The mean at this
 #   setting is better" needs the noise to be right.
 #
 # The [guide](../docs/guides/decisions.md) has the recipes.
