@@ -63,7 +63,7 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """``root``, the solution of ``function(root, *inputs) = 0``, with derivatives by the inputs.
+    """``root``, the solution of ``function(root, *inputs) = 0``, with gradients in the inputs.
 
     They are the derivatives of the implicit function, of every order that ``function`` has.
     """
@@ -86,7 +86,7 @@ class _ImplicitFunction(Function):
         with_graph = torch.is_grad_enabled()
         needed = [True, *ctx.needs_input_grad[2:]]
         with torch.enable_grad():
-            # Views, so that derivatives by inputs hold the root constant
+            # Views, so that gradients in the inputs hold the root constant
             root, *inputs = (
                 value.view_as(value) if with_graph else value.detach().requires_grad_(need)
                 for value, need in zip(ctx.saved_tensors, needed, strict=True)

@@ -225,7 +225,7 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
 
 
 def check_numbers(name: str, value: object) -> Tensor:
-    """A tensor of numbers without NaN; other numbers become a tensor in double precision."""
+    """Validate numbers without NaN; a tensor is unchanged, others become one in float64."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
         raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")

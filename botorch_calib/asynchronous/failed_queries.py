@@ -213,12 +213,12 @@ def feasibility_of(
 def borders_are_overdrawn(
     ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
 ) -> bool:
-    """Whether enough queries at borders were in vain, so that the next query must be elsewhere.
+    """Whether the next query must keep away from failures, after many queries near them.
 
     A count starts at 0 after the best query. Each later query, pending or not, adds 1 to the count
     if it failed or was within `BORDER` of an earlier failure; otherwise it subtracts 1, down to 0.
-    If queries at a count of `PATIENCE` are elsewhere and do not fail, borders get at most
-    ``(PATIENCE + T) / 2`` of ``T`` successive queries, and at most `PATIENCE` in a row.
+    If queries at a count of `PATIENCE` keep away and do not fail, at most ``(PATIENCE + T) / 2`` of
+    ``T`` successive queries are near failures or fail, and at most `PATIENCE` in a row.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]

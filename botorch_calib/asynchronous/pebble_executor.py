@@ -76,7 +76,10 @@ class _Spawn(SpawnContext):
 
 class _SpawnForGood(_Spawn):
     class Process(_Spawn.Process):
-        """Turns exit code 0, as after a Fortran ``STOP``, into 256, unless ``max_tasks`` is set."""
+        """Reports the exit code 0, as after a Fortran ``STOP``, as an error, 256.
+
+        This is not for pools with ``max_tasks``, whose processes end regularly.
+        """
 
         @property
         def exitcode(self) -> int | None:

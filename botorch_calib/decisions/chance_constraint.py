@@ -727,7 +727,7 @@ class ChanceConstraint(DecisionAccount):
             if row is None:
                 raise InputDataError(
                     f"`X[{i}]`, {point}, has no decision that can be withdrawn: a point with an "
-                    "outcome was run, and counts. Withdraw each decision that was never run once."
+                    "outcome was run, and counts. Withdraw only points that never ran, each once."
                 )
             outcomes[row] = set()
             withdrawn.add(row)
@@ -790,7 +790,8 @@ class ChanceConstraint(DecisionAccount):
                 or (is_out_counted and name in row["outcomes"])
             ]
             found.sort(key=lambda each: (each[1] is None, each[2] != 0))
-            data[name].take_all(found)
+            for point, y, side in found:
+                data[name].take(point, y, rounded=True, side=side)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:

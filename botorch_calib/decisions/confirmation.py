@@ -46,7 +46,8 @@ class ConfirmationTest:
 
     Args:
         level: Probability with which a measurement shall keep the limits.
-        confidence: Least probability of not confirming a point that violates them more often.
+        confidence: A point that violates them more often is confirmed with probability at most
+            ``1 - confidence``.
 
     Example:
         >>> test = ConfirmationTest(level=0.9, confidence=0.95)

@@ -116,9 +116,9 @@ def scores_of_parts(level: float, scores: Tensor) -> Tensor:
         ``alpha_s = alpha ((1 - c) p_s / (p_1 + ... + p_S) + c / S)``
 
     of ``alpha = 1 - level``. The parts add up to ``alpha``: if ``p_s <= alpha_s`` for each limit,
-    all limits are kept with probability ``level``. Equal parts, ``c = 1``, would demand ``alpha /
-    S`` of a limit even if no other limit is in danger. The small equal share ``c = 0.02`` keeps all
-    quantiles finite, and costs 1 % of ``alpha`` if one of two limits is in danger.
+    all limits are kept with probability at least ``level``. Equal parts, ``c = 1``, would demand
+    ``alpha / S`` of a limit even if no other limit is in danger. The small equal share ``c = 0.02``
+    keeps all quantiles finite, and costs 1 % of ``alpha`` if one of two limits is in danger.
 
     Example:
         >>> from botorch_calib.decisions.widening import scores_of_parts

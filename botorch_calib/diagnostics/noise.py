@@ -243,7 +243,7 @@ def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
 
 
 def _number(value: float) -> str:
-    """The number with two significant digits, and without rounding up to a million."""
+    """The number with two significant digits; as an integer from 10 to a million."""
     if value == 0.0 or 9.95 <= value < 1e6:
         return f"{value:.0f}"
     return f"{value:#.2g}"

@@ -3,7 +3,7 @@ r"""Integrals of a bivariate normal distribution over the tails beyond the knots
 Let ``X`` be proportional to ``z + r eps`` (see `botorch_calib.distributions.denoised_piecewise`)
 and ``Z`` to ``z``, so that ``(X, Z)`` is a standard bivariate normal pair. For a normal piece,
 `bivariate_tails` computes the expected excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X >
-c, Z beyond k)`` and the derivative of this probability by ``c``.
+c, Z beyond k)`` and the derivative of this probability with respect to ``c``.
 
 Values are divided by the largest density in the region of integration, so that an expected
 improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` has a small
@@ -33,8 +33,8 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # nodes of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # for smaller h, V is computed from its complement, a smooth integral
 _CUT = 64.0  # the rule for V ends where the integrand has decreased by exp(-32)
-# Numbers per operation at the nodes of V. On a CPU they fit into its cache. On a device operations
-# are few, and fit into its memory.
+# Numbers per operation at the nodes of V. They fit into a CPU's cache. A device needs few large
+# operations, which fit into its memory.
 _CHUNK, _LARGE_CHUNK = 32_000, 2**24
 
 

@@ -16,10 +16,10 @@ Other distributions are integrated piece by piece (`_piece_integrals`).
 
 *Derivatives.* ``dE/dx = -S`` and ``dS/dx = -p``. The heat equation gives ``dE/dr = r p`` and
 ``dS/dr = -r p'``. If a scale multiplies ``z``, ``x`` and ``r``, it multiplies ``E`` and leaves
-``S`` unchanged, which gives the derivatives by the scale. If the upper knot ``k`` of a piece with
-the density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``. The density of the whole
-piece decreases, so that its mass stays the same. First derivatives need no graph; second
-derivatives use the graph of `_piece_integrals`.
+``S`` unchanged, which gives the derivatives with respect to the scale. If the upper knot ``k`` of a
+piece with the density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``. The density
+of the whole piece decreases, so that its mass stays the same. First derivatives need no graph;
+second derivatives use the graph of `_piece_integrals`.
 
 Each number has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)`` keep
 their digits. The unit is the scale of the normal pieces. The first dimension of tensors contains
@@ -332,8 +332,8 @@ def _beside_normal(
 
         ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``,
 
-    and likewise for its first and second derivatives by ``x``. The integrands have no kink at
-    ``x``, even for small noise. One Gauss-Legendre rule over the part of the interval within reach
+    and likewise for its first two derivatives in ``x``. The integrands have no kink at ``x``, even
+    for small noise. One Gauss-Legendre rule over the part of the interval within reach
     of the noise is exact to about 1e-11 of the total. In the code ``tau`` is ``(z - x) / r`` and
     ``y`` is ``z``, both over ``sqrt(2)``.
 
@@ -455,7 +455,7 @@ class _Integral(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             inputs = x, noise, scale, knots, masses
-            # Second derivatives by `x` and `noise` have an error of 1e-15 over the ratio of the
+            # Second derivatives in `x` and `noise` have an error of 1e-15 over the ratio of the
             # noise, as terms as large as the inverse ratio cancel.
             value = _by_pieces(x, noise, scale, Pieces(knots, masses, ctx.form), ctx.which)
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]

@@ -60,7 +60,7 @@ def upper_score(tail: float | Tensor) -> float | Tensor:
 
 
 def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
-    """Normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x 1``; for ``n`` tails ``x n``.
+    """Normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x n``; ``n = 1`` for one tail.
 
     The first five points are candidates for the guess. The last two are a bracket: with ``u =
     -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u) <= P(z > T(u)) + P(eps > u) = tail``, and

@@ -211,7 +211,8 @@ class SmoothedPredictive(UnsmoothedPredictive):
     def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile, differentiable, for one level or several in (0, 1).
 
-        Second derivatives by the noise lose digits if the noise is below 1e-3 of the deviation.
+        Second derivatives with respect to the noise lose digits if it is below 1e-3 of the
+        deviation.
         Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x batch_shape``.
         """
         if isinstance(level, Tensor):

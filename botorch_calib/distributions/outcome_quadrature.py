@@ -28,7 +28,7 @@ from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
 _EDGE = 5.5  # deviations of the noise about a knot within which it has an effect: beyond is 2e-8
-_SURE = 9.0  # deviations beyond which noise is negligible for pieces of any heights: 1e-19
+_SURE = 9.0  # deviations beyond which noise is negligible: 1e-19
 _REACH = 64.0  # tails end where a normal density has decreased by exp(-32)
 _FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
@@ -48,15 +48,15 @@ def rule_above(
     ``exp(growth |x|)`` times the density is negligible. If the outer piece is open, the relative
     error is small for any ``c``.
 
-    Points have derivatives by the units of the distribution, and weights by its shape. There are no
-    derivatives by the threshold, where ``u`` is 0.
+    Points are differentiable in the units of the distribution, and weights in its shape. Neither is
+    differentiable in the threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``, smoothed or not.
         threshold: ``c``, broadcasting against the batch shape; minus infinity for no threshold.
         growth: Nonnegative slope of ``log |u|`` far out, broadcasting against the batch shape.
-        order: Number of nodes on a panel. Relative errors are 1e-6 with 16 nodes and 1e-5 with 12,
-            and usually smaller.
+        order: Number of nodes on a panel. Relative errors are up to about 3e-6 with 16 nodes and
+            1e-5 with 12.
         kinks: Kinks of ``u``, increasing, ``num x ...``; panels end at kinks.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
@@ -87,9 +87,11 @@ def rule_above(
     natural = natural + 0.5 * (2.0 * math.pi * spread).log()
     if any(form.uniform):
         natural = torch.where(normal, natural, (high - low).masked_fill(normal, 1.0).log())
-    log_height = first(predictive.log_masses) - natural
+    log_masses = first(predictive.log_masses)
+    log_height = log_masses - natural
 
-    t, log_length, piece = _nodes(form, low, high, ratio, spread, threshold, ceiling, growth, order)
+    ends = low, high, log_height - log_masses[-1]
+    t, log_length, piece = _nodes(form, *ends, ratio, spread, threshold, ceiling, growth, order)
     rate = spread * unit
     start, end, unit, log_height, fall = (
         v.index_select(0, piece)
@@ -105,6 +107,7 @@ def _nodes(
     form: PiecewiseForm,
     low: Tensor,
     high: Tensor,
+    log_relative_height: Tensor,
     ratio: Tensor,
     spread: Tensor,
     threshold: Tensor,
@@ -127,10 +130,14 @@ def _nodes(
         return knot + shift + (above.square() + edge.square()).sqrt()
 
     start, stop = low - shift - edge, end_after(high)
-    if form.covered and not any(form.uniform):  # beyond `sure`, all mass is of other pieces
-        sure = _SURE * ratio
-        share = torch.addcmul(sure * spread.sqrt(), high, spread)
-        stop = torch.minimum(stop, torch.maximum(share, high + shift + sure))
+    if form.covered and not any(form.uniform):
+        # A piece ends where its density is negligible compared with the mass of the last piece (in
+        # units of the density of a whole normal distribution), and where it is out of reach of the
+        # noise, or the last piece has most of its mass.
+        sure = (_SURE**2 + 2.0 * log_relative_height.clamp(min=0.0)).sqrt()
+        share = torch.addcmul(sure * ratio * spread.sqrt(), high, spread)
+        reach = torch.minimum(high + shift + _SURE * ratio, low[-1] * spread)
+        stop = torch.minimum(stop, torch.maximum(share, reach))
     shape = torch.broadcast_shapes(start.shape, stop.shape)
     start, stop = start.expand(shape).clone(), stop.expand(shape).clone()
     if form.open_low:
@@ -141,7 +148,7 @@ def _nodes(
         first = torch.maximum(threshold, low[-1] - edge) - peak
         last = peak + (first.clamp(min=0.0).square() + _REACH * spread[-1]).sqrt()
         stop[-1] = torch.maximum(last, end_after(low[-1]))
-    # Panels about the ends meet in the middle of a piece that is within reach of the noise.
+    # If the noise reaches all of a piece, the panels about its two ends meet in the middle.
     middle = 0.5 * (start + stop)
     inner, outer = torch.minimum(low + edge, middle), torch.maximum(high - edge, middle)
     if form.is_gaussian:
@@ -183,7 +190,7 @@ def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor
 
 
 class _LogShare(Function):
-    """``log(Phi(high - unit t) - Phi(low - unit t))``, with first derivatives by all but ``t``."""
+    """``log(Phi(high - unit t) - Phi(low - unit t))``, once differentiable in all but ``t``."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor) -> Tensor:

@@ -574,7 +574,7 @@ def withdraw(client: Client, trial_index: int) -> None:
     if trial_index not in decided or trial_index in {i for i, _ in observed_means(experiment)}:
         raise InputDataError(
             f"Trial {trial_index} has no decision that can be withdrawn: a trial with data was "
-            "run, and counts. Withdraw trials of `client.get_next_trials` that never ran, once."
+            "run, and counts. Withdraw only trials of `get_next_trials` that never ran, each once."
         )
     trial = experiment.trials[trial_index].mark_failed(reason="never run", unsafe=True)
     client._save_or_update_trial_in_db_if_possible(experiment=experiment, trial=trial)

@@ -201,7 +201,7 @@ class DelayAwareSampler(BoTorchSampler):
         Withdrawn trials that have set no constraint are left out. If Optuna's callback runs a
         failed trial again, only the later trial is included.
         """
-        # A study of Optuna's `HyperbandPruner` shows each trial only some others.
+        # With Optuna's `HyperbandPruner`, a study has only the trials of the same bracket.
         every = study._storage.get_all_trials(study._study_id, deepcopy=False)
         attrs = study._storage.get_study_system_attrs(study._study_id)
         begun = [

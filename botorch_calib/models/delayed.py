@@ -149,8 +149,8 @@ class CensoredDelayModel(Surrogate):
         By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with ``nu`` of
         `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
         rho``: the transform divides the distance of the mean from ``c``, and the standard
-        deviation, by ``rho``. It does not change the queries of upper confidence bounds and
-        Thompson sampling, but predictions and expected improvement.
+        deviation, by ``rho``. It changes predictions and expected improvement, but not the queries
+        of upper confidence bounds and Thompson sampling.
 
         The theorem's prior mean is ``c``. Far from data, the mean returns to the model's prior mean
         ``m``, and the rescaled mean to ``c + (m - c) / rho``. Therefore fit ``m`` to censored

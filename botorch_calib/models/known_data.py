@@ -56,11 +56,6 @@ class KnownData:
         limits = self.rounding, self.rounding_of(y)
         return any(self._take_of(ys, y, limit, side) for limit in limits for ys in near)
 
-    def take_all(self, found: Sequence[tuple[Sequence[float], float | None, int]]) -> None:
-        """`take` points with values and sides, in turn, that are equal to six digits."""
-        for point, y, side in found:
-            self.take(point, y, rounded=True, side=side)
-
     @staticmethod
     def _take_of(own: list[float], y: float | None, rounding: float, side: int) -> bool:
         for i in reversed(range(len(own))):

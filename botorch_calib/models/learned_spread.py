@@ -23,7 +23,7 @@ from botorch_calib.models.training_prior import training_prior
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # Residuals are clamped at this number of deviations, to limit the effect of outliers.
 _MOST_DEVIATIONS = 4.0
-# Fisher scoring: number of steps, longest and shortest step of ``g``, and most halvings of a step
+# Fisher scoring: number of steps, longest step of ``g``, step at which it stops, and most halvings
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # Logarithm of the factor of all lengthscales that is tried, and its largest permitted gain. (From a
 # gain of 7.3 on, `sharpened` corrects lengthscales.)
@@ -46,7 +46,8 @@ def with_learned_spread(model: Any) -> Any:
     ``posterior(X, observation_noise=True)`` have the noise at their inputs. Learn the noise again
     every fifth round. Hyperparameters do not change; fitting them with this noise gains nothing.
     ``likelihood.constant_probability`` is the posterior probability that the noise is constant, if
-    ``sigma^2`` is about right. It is also near 0 without noise, or for a wrong order of magnitude.
+    ``sigma^2`` is about right. It is also near 0 if there is no noise, or ``sigma^2`` is ten
+    times too large or too small.
 
     Args:
         model: An exact Gaussian process with one output, one noise variance and its training data,

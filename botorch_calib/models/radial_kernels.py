@@ -4,7 +4,7 @@ A profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`
 units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
 
 GPyTorch composes these kernels from ten or more operations, and autograd differentiates each one.
-Here the derivative by a point is one sum over the other points, ``2 sum_i f'(s_i) (x - x_i)``.
+Here the gradient in a point is one sum over the other points, ``2 sum_i f'(s_i) (x - x_i)``.
 """
 
 from __future__ import annotations

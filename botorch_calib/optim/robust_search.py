@@ -58,7 +58,7 @@ class LipschitzBound:
 
     smooth: Callable[[Tensor], Tensor]  # b x 1 x d_x -> b, the smooth form of the bound
     expectation: Callable[[Tensor], Tensor]  # b x d_x -> b, E u(x), differentiable
-    # b x d_x and M x d_c -> norms of grad_c u(x, c), b x M, and their derivatives by x
+    # b x d_x and M x d_c -> norms of grad_c u(x, c), b x M, and their gradients in x
     norms_with_slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     contexts: Tensor  # contexts of the maximum, M x d_c
     radius: float  # factor of the maximum

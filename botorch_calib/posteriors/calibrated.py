@@ -57,7 +57,7 @@ class CalibratedPosterior(Prediction, Posterior):
     members, ``batch_shape x num_members x q x 1``, as in BoTorch's ensemble posteriors: acquisition
     functions average over the members of a model with ``_is_ensemble``. All other methods,
     including `moments`, describe the mixture. Samples map scores by interpolation, with an error
-    below 1e-5 scores where members overlap.
+    of about 1e-5 scores if members are similar; see `ScoreTable`.
 
     *Guarantee.* The guarantee is on the coverage of statements about the observation. Observations
     at distinct points do not show whether excess spread is due to the objective or to the noise, so

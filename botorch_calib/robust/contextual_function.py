@@ -32,7 +32,7 @@ class _WithJacobian(Function):
 
 
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
-    """``values``, ``b`` or ``b x M``, with given derivatives by ``X``, once differentiable.
+    """``values``, ``b`` or ``b x M``, with a given Jacobian in ``X``, once differentiable.
 
     Row ``i`` depends only on row ``i`` of ``X``: ``jacobian`` is ``b x d`` or ``b x M x d``.
     """
@@ -100,7 +100,7 @@ class ContextualFunction(ABC):
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """`gradient_norms` and their derivatives ``b x M x d_x`` by decisions, without a graph.
+        """`gradient_norms` and their gradients in decisions, ``b x M x d_x``, without a graph.
 
         Contexts are ``M x d_c``, or ``b x M x d_c`` with different contexts for each decision.
         """
@@ -126,7 +126,7 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their derivatives by ``x_i``, ``b x d_x``.
+        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their gradients in ``x_i``, ``b x d_x``.
 
         Decisions are ``b x d_x`` and contexts ``b x d_c``. The results have no graph.
         """

@@ -119,6 +119,9 @@ def test_table(num):
     assert_close(gradient, expected, rtol=1e-3, atol=1e-3 * len(z))
     ends = table.quantile(torch.tensor([[-60.0], [60.0]]).double())
     assert ends.isfinite().all() and ends[0] < y[0] and ends[1] > y[-1]
+    infinite = torch.tensor([[-torch.inf], [torch.inf]]).double()
+    for low, high in (table.score(infinite), table.quantile(infinite)):
+        assert (low < -1e200).all() and (high > 1e200).all()
 
 
 def test_table_of_members_far_apart():

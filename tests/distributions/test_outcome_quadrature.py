@@ -52,6 +52,18 @@ def test_mean_excess(kind: str, ratio: float, threshold: float) -> None:
     assert_close(found, expected.expand_as(found), rtol=0.0, atol=2e-5)
 
 
+def test_mean_excess_beyond_a_light_outer_piece() -> None:
+    """Noise carries more mass from high pieces far below than the last piece has of its own."""
+    levels = torch.tensor([2e-6, 0.25, 0.5, 0.75, 1.0 - 2e-6], dtype=torch.double)
+    knots = torch.full((1, 5), -8.0, dtype=torch.double)
+    predictive = PiecewisePredictive.recalibrated(levels, knots, tails="gaussian")
+    distribution = SmoothedPredictive(predictive, torch.tensor([10.0], dtype=torch.double))
+    for threshold in (60.0, 100.0, 120.0):
+        points, log_weights = rule_above(distribution, number(threshold), number(0.0))
+        found = (log_weights + (points - threshold).clamp(min=1e-300).log()).logsumexp(dim=0)
+        assert_close(found, distribution.log_excess(number(threshold)), rtol=0.0, atol=2e-5)
+
+
 @pytest.mark.parametrize(("threshold", "gap"), [(-4.0, 3.0), (0.2, 1e-3), (12.0, 0.4)])
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 @pytest.mark.parametrize("kind", KINDS)

@@ -66,7 +66,7 @@ class RadialSum:
     ) -> None:
         self.constants, self.coefficients = constants, coefficients.double()
         self.centers, self.lengthscales = centers.double(), lengthscales
-        # The derivative of term t by z is 2 (center_t - z) / lengthscale_t^2 times the term.
+        # The gradient of term t in z is the term times 2 (center_t - z) / lengthscale_t^2.
         sides = torch.nn.functional.pad(self.centers - self.centers[0], (0, 1), value=1.0)
         self._sides = torch.cat([2.0 / (scale * scale) * sides for scale in lengthscales])
         self._parts: dict[tuple[int, ...], Terms] = {}

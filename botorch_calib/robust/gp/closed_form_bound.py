@@ -43,7 +43,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
         ``2 sum_i weights_i f'_i (s - s_i)`` and ``-4 sum_i V_i f'_i (s - s_i)``,
 
-    where ``f'_i`` is the derivative of the kernel by the squared distance. One product
+    where ``f'_i`` is the derivative of the kernel with respect to the squared distance. One product
     ``(b M x n)(n x n)`` gives values and gradients. Autograd through the moments of single points
     takes eight times as long at ``b = 64``, and twice as long at ``b = 4``. If the training
     covariance is badly conditioned, the variance is computed from a root of ``P``, and ``V`` by a
@@ -114,7 +114,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     def _bonus_with_slopes(
         self, variance: Tensor, points: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`_bonus` and its derivatives by variances and by points (None without calibration).
+        """`_bonus` and its gradients in variances and in points (None without calibration).
 
         The derivatives are differentiable if gradients are enabled.
         """
@@ -213,11 +213,11 @@ class ClosedFormConfidenceBound(ContextualFunction):
         squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
         V, variance = self._solved(k)
-        # New tensors, so that partial derivatives by points hold the variance constant.
+        # New tensors, so that gradients in points hold the variance constant.
         points = torch.cat([x, c], dim=-1)
         _, by_variance, by_points = self._bonus_with_slopes(variance, points)
         by_variance = by_variance * (variance > gp.least_variance)
-        # Derivatives of the bound by k, then by contexts
+        # Gradients of the bound in k, then in contexts
         factors = torch.addcmul(self._weights, by_variance.unsqueeze(-1), V, value=-2.0)
         sums = (factors * g) @ self._sums[:, split:]
         gradient = sums[:, :-1] + scaled[:, split:] * self._unit[split:] * sums[:, -1:]
