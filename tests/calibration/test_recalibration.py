@@ -182,7 +182,7 @@ def test_leave_one_out_recalibration():
         ({"method": "exact", "step_size": [0.1, 0.2]}, "exact"),
         ({"method": "exact", "step_decay": 0.1}, "online"),
         ({"step_size": "auto"}, "step_size"),
-        ({"levels": [0.5], "tails": "stretched"}, "`levels`: for a single one leave it out"),
+        ({"levels": [0.5], "tails": "stretched"}, "`levels`: omit `tails` for a single level"),
     ],
 )
 def test_bad_settings(settings, name):

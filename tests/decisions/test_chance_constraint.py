@@ -624,7 +624,7 @@ def test_malformed_rows_are_named() -> None:
     with pytest.raises(InputDataError, match="`rows` must be a list of dictionaries"):
         ChanceConstraint(make_gp(), rows=5, **WIDE)  # type: ignore[arg-type]
     for point in ([0.5], [0.5, 0.5, 0.5]):
-        strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Pass a `model` with"
+        strange = r"`rows\[1\]\['point'\]` must have 2 columns.* got \d. Pass a `model` with"
         with pytest.raises(InputDataError, match=strange):
             ChanceConstraint(make_gp(), rows=[first, second | {"point": point}], **WIDE)
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()

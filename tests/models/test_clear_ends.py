@@ -37,7 +37,7 @@ def test_entropy_search_takes_the_gaussian_process() -> None:
     for name in ("distribution", "mvn"):
         with pytest.raises(UnsupportedError, match="gaussian_model"):
             getattr(posterior, name)
-    with pytest.raises(UnsupportedError, match="intervals are its `quantile`s"):
+    with pytest.raises(UnsupportedError, match="Use `quantile` for the ends of intervals"):
         posterior.mvn.confidence_region()
 
 

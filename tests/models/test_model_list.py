@@ -358,9 +358,9 @@ def test_outcomes_without_probabilities_and_the_remedy() -> None:
     positive = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
     calibrated, total = uncorrected().models[0], GenericDeterministicModel(lambda X: X[..., :1])
     models = CalibratedModelList(calibrated, positive, total)
-    with pytest.raises(UnsupportedError, match="EnsemblePosterior .*NoCalibration.*takes it"):
+    with pytest.raises(UnsupportedError, match="EnsemblePosterior .*NoCalibration.*supported"):
         models.posterior(T).quantile(0.5)
-    with pytest.raises(UnsupportedError, match="EnsemblePosterior .*name the others by `output_in"):
+    with pytest.raises(UnsupportedError, match="EnsemblePosterior .*other outcomes by `output_in"):
         models.posterior(T, output_indices=[2]).cdf(0.5)
     stated = CalibratedModelList(calibrated, CalibratedModel(positive, NoCalibration()))
     median = SingleTaskGP(X, Y).eval().posterior(T).mean.exp()
