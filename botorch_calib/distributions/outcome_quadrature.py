@@ -90,8 +90,10 @@ def rule_above(
     log_masses = first(predictive.log_masses)
     log_height = log_masses - natural
 
-    ends = low, high, log_height - log_masses[-1]
-    t, log_length, piece = _nodes(form, *ends, ratio, spread, threshold, ceiling, growth, order)
+    relative = log_height - log_masses[-1]
+    t, log_length, piece = _nodes(
+        form, low, high, relative, ratio, spread, threshold, ceiling, growth, order
+    )
     rate = spread * unit
     start, end, unit, log_height, fall = (
         v.index_select(0, piece)
