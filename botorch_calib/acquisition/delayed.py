@@ -150,7 +150,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
 def input_width(model: Model) -> int | None:
     """Number of columns of a model's inputs before any transform; None if unknown."""
     process = observed_process(model)
-    # A multi-task model with one output accepts inputs with or without the task feature.
+    # A multi-task model with one output has two widths: with and without the task feature.
     return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
 
 

@@ -1,4 +1,4 @@
-"""Points under evaluation in acquisition functions, and fantasies of their outcomes."""
+"""Acquisition functions with points under evaluation, and fantasies of pending outcomes."""
 
 from __future__ import annotations
 

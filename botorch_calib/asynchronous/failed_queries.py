@@ -26,7 +26,7 @@ from botorch_calib.robust.contexts import pairwise_distances
 SAME = 1e-6
 # Factor of the predicted risk of pending queries.
 RISK = 4.0
-# Pending queries with a prediction of at least this are left out.
+# Pending queries whose predicted probability of success is at least this are left out.
 SAFE = 0.999
 # Largest excess of queries at borders over queries elsewhere, without a better value.
 PATIENCE = 5

@@ -166,7 +166,7 @@ class _Run:
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
         # Trials to evaluate before new trials; at the start, the pending trials of an earlier run.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
-        # Trials that were running when their executor broke: one of them is the cause.
+        # Trials that were running when the executor broke: one of these trials caused it.
         self._suspects: set[int] = set()
         self._num_failures_in_a_row = 0
         self._resolved: set[int] = set()
@@ -217,7 +217,7 @@ class _Run:
         self._bar.update(len(self._resolved) - self._bar.n)
 
     def _may_start(self) -> bool:
-        """Whether another evaluation may start: within the limits and with a free worker."""
+        """Whether a worker is free and the limits allow another evaluation."""
         under_way = {trial.id for trial in self._running.values()}
         if time.monotonic() >= self._deadline or len(self._resolved | under_way) >= self._goal:
             return False
@@ -336,7 +336,7 @@ class _Run:
 
 
 def _describe(error: BaseException | None) -> str:
-    """An exception as a line of text, even if its message cannot be read."""
+    """Describe an exception in one line, even if reading the message fails."""
     kind = type(error).__name__
     if isinstance(error, ProcessExpired):
         code = error.exitcode  # a `PebbleExecutor` reports 0 as 256

@@ -44,7 +44,7 @@ class PebbleExecutor(Executor):
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call ``fn`` in a process; returns a future of its result."""
+        """Call ``fn`` in another process, and return a future of the result."""
         future = self._pool.schedule(fn, args, kwargs, self._timeout)
         self._open.add(future)
         future.add_done_callback(self._open.discard)

@@ -260,7 +260,7 @@ class DelayAwareProposer:
         return count if is_spread else None
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
-        """Raise if values are too large for a model, and warn of points in other units."""
+        """Raise if values are too large for a model; warn if points look like other units."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
             worst = max(ledger.trials_at(now), key=lambda trial: abs(trial.y or 0.0))
@@ -352,14 +352,14 @@ class DelayAwareProposer:
         # SLSQP may end outside of the linear constraints.
         is_out = not self.region.allows(point.view(1, 1, -1))
         if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
-            # The best of a Sobol sample, enlarged as some of its points may have failed.
+            # Take the best of a Sobol sample, enlarged since some of the points may have failed.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """The unit of a model's targets, in units of its outcome; 1 if unknown."""
+    """The size of one unit of the targets, in units of the outcome; 1 if unknown."""
     outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
     unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
     return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one

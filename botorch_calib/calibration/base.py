@@ -70,7 +70,7 @@ class Calibrator(Module, ABC):
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
-        """The ``level``-quantile of ``z`` at ``X``, ``batch_shape x q x 1``, with its gradient."""
+        """The ``level``-quantile of ``z``, ``batch_shape x q x 1``, differentiable in ``X``."""
         check_open_unit("level", level)
         return self.predictive(X).quantile(level)
 
@@ -193,10 +193,10 @@ class TrackedCalibrator(Calibrator):
         return predicted
 
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
-        """Warn, once, if values exceed capped quantiles more often than their levels allow.
+        """Warn once if values exceed capped quantiles more often than the levels allow.
 
-        This is a test by betting, as in `CalibrationAlarm`: if the levels are right, the
-        probability of a warning is at most 5 %.
+        The method bets against the levels, as `CalibrationAlarm` does. If the levels are right, it
+        warns with a probability of at most 5 %.
         """
         cap, above = self.max_width, quantiles > 0.0
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):

@@ -395,7 +395,7 @@ class ChanceConstraint(DecisionAccount):
     def _quantile(
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
-        """The deciding quantile of a side, ``b``, from the normal score of its level."""
+        """The deciding quantile ``b`` of one side, whose level has the normal score ``z``."""
         factor, k = self._factors(side, of_one_point=confidence is not None)
         z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
@@ -842,7 +842,7 @@ class ChanceConstraint(DecisionAccount):
         return decided
 
     def _record(self, decided: list[Row]) -> None:
-        """Record rows of decisions, and leave traces of them for later constraints."""
+        """Record rows of decisions, and leave traces by which later constraints notice them."""
         self._rows.extend(decided)
         self._accounts.clear()
         leave_traces(self._parts(), self._statement, [row["point"] for row in decided])

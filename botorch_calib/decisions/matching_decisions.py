@@ -46,7 +46,7 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Indices of points that are equal exactly, up to arithmetic, and to six digits."""
+        """Three lists of indices: points equal exactly, up to arithmetic, and to six digits."""
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
         limits = [torch.zeros_like(apart), *tolerances(at, self._table, self._spread)]

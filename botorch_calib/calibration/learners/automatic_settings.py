@@ -27,7 +27,7 @@ SCALES = (1.0,)
 STEP_SIZES = (0.05, 0.1, 0.2)
 STEP_DECAY = 0.3
 
-# The safety net of `AggregatedQuantileTracker`: its initial width, and the inverse of its slope
+# The safety net of `AggregatedQuantileTracker`: the initial width, and one over the slope.
 _ROOM, _RAMP = 8.0, 2.0
 # Smaller gaps are raised to this, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12,
 # members with a loss larger by 1e-10 have a weight below 1e-30: the best members share all weight.
