@@ -49,7 +49,7 @@ def bracketed_root(
         step = -value / slope
         new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
         inside = (new >= low) & (new <= high)
-        # The value after this step, if it shrinks the value more than the last step
+        # Estimate of the value after this step, from the square of the last step's reduction
         left = size * (size / last).square()
         arrives = inside & ((size <= close) | ((size <= _NEAR) & (left <= 1e-3 * close)))
         is_root = ~(size > _EXACT)

@@ -52,35 +52,35 @@ def _number(value: object, allow_inf: bool = False) -> float:
 
 
 def check_number(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """A number, infinite only if ``allow_inf``."""
+    """Validate a number, infinite only if ``allow_inf``."""
     if math.isnan(number := _number(value, allow_inf)):
         _refuse(name, "a number" if allow_inf else "a finite number", value)
     return number
 
 
 def check_open_unit(name: str, value: object) -> float:
-    """A number strictly between 0 and 1."""
+    """Validate a number strictly between 0 and 1."""
     if not 0.0 < (number := _number(value)) < 1.0:
         _refuse(name, "a number in the open interval (0, 1)", value)
     return number
 
 
 def check_positive(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """A positive number, infinite only if ``allow_inf``."""
+    """Validate a positive number, infinite only if ``allow_inf``."""
     if not (number := _number(value, allow_inf)) > 0.0:
         _refuse(name, "a positive number", value)
     return number
 
 
 def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """A number of at least 0, infinite only if ``allow_inf``."""
+    """Validate a number of at least 0, infinite only if ``allow_inf``."""
     if not (number := _number(value, allow_inf)) >= 0.0:
         _refuse(name, f"a {'' if allow_inf else 'finite '}number of at least 0", value)
-    return number + 0.0  # no -0.0
+    return number + 0.0  # turns -0.0 into 0.0
 
 
 def check_limit(name: str, limit: object) -> float | None:
-    """A finite number or None."""
+    """Validate a finite number or None."""
     if limit is None:
         return None
     if math.isnan(number := _number(limit)):
@@ -89,7 +89,7 @@ def check_limit(name: str, limit: object) -> float | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """An integer of at least ``least``, as an ``int``, also from NumPy; not a boolean."""
+    """Validate an integer of at least ``least``; NumPy integers are valid, booleans are not."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -101,14 +101,14 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """True or False, as a ``bool``; other objects, such as the string "False", are refused."""
+    """Validate True or False; other objects, such as the string "False", are refused."""
     if not isinstance(value, (bool, np.bool_)):
         _refuse(name, "True or False", value)
     return bool(value)
 
 
 def check_one_of(name: str, value: T, known: Collection[T]) -> T:
-    """One of the ``known`` values."""
+    """Validate one of the ``known`` values."""
     if value not in known:
         _refuse(name, f"one of {', '.join(map(repr, known))}", value)
     return value
@@ -126,7 +126,7 @@ def as_written(number: float) -> float:
 
 
 def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
-    """The elements of a sequence ``of`` something, as a list."""
+    """Validate a sequence ``of`` something; returns the elements as a list."""
     try:
         return [*values]
     except TypeError:
@@ -134,7 +134,7 @@ def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
 
 
 def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...]:
-    """Column numbers, as a tuple of ``int``; booleans, floats and strings are refused."""
+    """Validate column numbers, which are integers; returns them as a tuple of ``int``."""
     try:
         if any(isinstance(column, bool) for column in columns):
             raise TypeError
@@ -144,7 +144,7 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Values of fixed features by nonnegative column; an empty dictionary for None."""
+    """Validate fixed features; returns values by nonnegative column, empty for None."""
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -158,7 +158,7 @@ def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[in
 
 
 def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
-    """An object of the class ``kind``; errors mention the ``example``."""
+    """Validate an object of the class ``kind``; errors mention the ``example``."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         such = f" such as {example}" if example else ""
@@ -167,14 +167,14 @@ def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
 
 
 def check_callable(name: str, value: T, kind: str = "callable") -> T:
-    """A function, or None."""
+    """Validate a function, or None."""
     if value is not None and not callable(value):
         _refuse(name, kind, value)
     return value
 
 
 def check_model(model: object) -> Model:
-    """A BoTorch model."""
+    """Validate a BoTorch model."""
     if not isinstance(model, Model):
         raise UnsupportedError(
             f"`model` must be a BoTorch model such as SingleTaskGP, got {type(model).__name__}."
@@ -183,7 +183,7 @@ def check_model(model: object) -> Model:
 
 
 def check_acquisition(acq_function: object) -> None:
-    """An acquisition function."""
+    """Validate an acquisition function."""
     if not isinstance(acq_function, AcquisitionFunction):
         raise UnsupportedError(
             f"`acq_function` must be an acquisition function, got {type(acq_function).__name__}."
@@ -194,7 +194,7 @@ def check_acquisition(acq_function: object) -> None:
 
 
 def check_tensor(name: str, value: object) -> Tensor:
-    """A tensor."""
+    """Validate a tensor."""
     if not isinstance(value, Tensor):
         # `torch.as_tensor` would read the labels of a pandas object.
         values = f"({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
@@ -206,7 +206,7 @@ def check_tensor(name: str, value: object) -> Tensor:
 
 
 def check_finite(name: str, value: Tensor) -> Tensor:
-    """A tensor without NaN and infinity."""
+    """Validate a tensor without NaN and infinity."""
     if not torch.isfinite(check_tensor(name, value)).all():
         raise InputDataError(f"`{name}` contains NaN or infinite values.")
     return value
@@ -217,7 +217,7 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
-        if hasattr(value, "__array__"):  # torch reads labels of pandas, and not all NumPy layouts
+        if hasattr(value, "__array__"):  # torch reads pandas labels, and rejects some NumPy layouts
             value = np.asarray(value).tolist()
         return torch.tensor(value, dtype=torch.double, device=device)
     except (TypeError, ValueError, RuntimeError):
@@ -239,7 +239,7 @@ def numbers_of(values: Tensor) -> list[float]:
 
 
 def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """A tensor or array-like of one of the ``shapes``, None for any length, in double precision."""
+    """Validate a tensor or array-like of one of the ``shapes``; None stands for any length."""
     if isinstance(values, Tensor):  # bfloat16 has no counterpart in NumPy
         values = values.detach().cpu().to(torch.cdouble if values.is_complex() else torch.double)
     try:
@@ -266,7 +266,7 @@ def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> N
 
 
 def check_bounds(bounds: Tensor) -> Tensor:
-    """Finite lower and upper bounds ``2 x d``, in order."""
+    """Validate finite lower and upper bounds ``2 x d``, in order."""
     check_tensor("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2:
         raise BotorchTensorDimensionError(
@@ -280,7 +280,7 @@ def check_bounds(bounds: Tensor) -> Tensor:
 
 
 def check_variances(name: str, value: Tensor) -> Tensor:
-    """A tensor of finite numbers of at least 0."""
+    """Validate a tensor of finite numbers of at least 0."""
     if check_tensor(name, value).is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got {value.dtype}.")
     if not (check_finite(name, value) >= 0).all():
@@ -300,7 +300,7 @@ def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
 
 
 def check_unit_interval(name: str, value: Tensor) -> Tensor:
-    """A tensor of numbers in [0, 1]."""
+    """Validate a tensor of numbers in [0, 1]."""
     check_finite(name, value)
     if ((value < 0) | (value > 1)).any():
         raise InputDataError(f"`{name}` must lie in [0, 1].")
@@ -308,7 +308,7 @@ def check_unit_interval(name: str, value: Tensor) -> Tensor:
 
 
 def check_levels(name: str, levels: Tensor) -> Tensor:
-    """A strictly increasing vector inside (0, 1)."""
+    """Validate a strictly increasing vector inside (0, 1)."""
     if check_tensor(name, levels).dim() != 1 or levels.numel() == 0:
         raise BotorchTensorDimensionError(
             f"`{name}` must be a non-empty vector, got shape {tuple(levels.shape)}."
@@ -320,7 +320,7 @@ def check_levels(name: str, levels: Tensor) -> Tensor:
 
 
 def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
-    """A finite ``n x d`` matrix; ``d`` must be ``num_dims`` unless that is None."""
+    """Validate a finite ``n x d`` matrix; ``d`` must be ``num_dims`` unless that is None."""
     check_tensor(name, X)
     if X.dim() != 2 or (num_dims is not None and X.shape[-1] != num_dims):
         width = "d" if num_dims is None else str(num_dims)

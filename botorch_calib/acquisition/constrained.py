@@ -20,7 +20,7 @@ from botorch_calib._validation import check_columns, check_model, check_number, 
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 from botorch_calib.acquisition.improvement import ImprovementFunction
 
-# Lower and upper limit of an outcome, None for none.
+# Lower and upper limit of an outcome; None for no limit.
 Limits = tuple[float | None, float | None]
 
 
@@ -142,7 +142,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         return self._reduce(log_ei + self._log_feasibility(X))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """The best value at feasible pending points in each fantasy, ``-inf`` without any."""
+        """The best value at feasible pending points in each fantasy; ``-inf`` if there are none."""
         feasible = self._log_feasibility(X) > math.log(0.5)
         means = self._marginals(X).moments()[0].masked_fill(~feasible, -torch.inf)
         return means.squeeze(-1).squeeze(-1).amax(dim=0)

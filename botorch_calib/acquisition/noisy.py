@@ -53,7 +53,7 @@ _of_new_draws: Any = getattr(utils, _NAME, None)
 
 
 def _of_same_draws(*args: Any, **named: Any) -> Any:
-    """BoTorch's value for infeasible points, from the same draws in each call for our models.
+    """BoTorch's value for infeasible points; each call for our models uses the same draws.
 
     Without a root BoTorch's classes compute this value in each evaluation, so a search would follow
     its noise. They have no argument or method to override it.
@@ -83,7 +83,8 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     """BoTorch's cached root, extended to the processes of calibrated posteriors."""
 
     _root_is_kept: bool
-    # Whether the root is of a calibrated posterior. BoTorch extends roots of Gaussian posteriors.
+    # Whether the cached root belongs to a calibrated posterior. BoTorch itself extends the roots of
+    # Gaussian posteriors.
     _root_is_ours = False
     _baseline_L: Any  # a tensor in BoTorch's classes
     model: Any
@@ -123,7 +124,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Set the points under evaluation, ``n x d`` and finite, or None to clear them."""
-        if X_pending is not None:  # the root could not be extended to other points
+        if X_pending is not None:  # the root cannot be extended to NaN or infinite points
             check_finite("X_pending", X_pending)
         super().set_X_pending(X_pending)  # type: ignore[misc]
 
@@ -189,8 +190,8 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Args:
         model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
             objectives of several outcomes), or a BoTorch model.
-        X_baseline: Points evaluated so far, ``r x d``. With a cached root there are no gradients by
-            these points.
+        X_baseline: Points evaluated so far, ``r x d``. With a cached root there are no gradients
+            with respect to these points.
         cache_root: Whether to cache the root (default: if all parts of the model support it).
         kwargs: Other arguments of BoTorch's class.
 

@@ -129,13 +129,13 @@ class ContextRobustFunction(PendingPoints, ABC):
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
     def contextual_function(self, X: Tensor) -> ContextualFunction:
-        """The function of decisions ``... x d_x`` and contexts of which the worst case is taken."""
+        """The function of decisions ``... x d_x`` and contexts whose worst case is taken."""
         width = self.num_columns or X.shape[-1] + self.contexts.points.shape[-1]
         return self._build(self._columns(width))
 
     @abstractmethod
     def _build(self, columns: Columns) -> ContextualFunction:
-        """Make the function of which the worst case is taken."""
+        """Make the function whose worst case is taken."""
 
 
 class RobustAcquisition(ContextRobustFunction):
@@ -178,7 +178,7 @@ class RobustAcquisition(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         scale = None
-        if not isinstance(self.acquisition, MCSamplerMixin):  # they vary on a smaller scale
+        if not isinstance(self.acquisition, MCSamplerMixin):  # samples vary on a smaller scale
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
             scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
@@ -300,7 +300,7 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
 
 
 def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:
-    """The set, with a schedule evaluated at the model's number of observations."""
+    """The set; if it has a schedule, the set at the model's number of observations."""
     if not ambiguity.is_scheduled:
         return ambiguity
     inputs = raw_train_inputs(observed_process(model))  # without pending points

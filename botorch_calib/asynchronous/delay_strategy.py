@@ -32,8 +32,8 @@ class DelayStrategy:
     asy-TS        ``DelayStrategy("ts", imputation="none", window=None)``
     ============= ===========================================================================
 
-    [Verma2022]_ has the SDF algorithms. GP-UCB and asy-TS ignore pending queries. None of these
-    algorithms handles failures: pass ``failures="ignore"``.
+    The SDF algorithms are from [Verma2022]_. GP-UCB and asy-TS ignore pending queries. None of
+    these algorithms handles failures: pass ``failures="ignore"``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -45,7 +45,7 @@ class DelayStrategy:
         window: Queries whose standard deviations are summed to widen the confidence region:
             ``"pending"`` for queries without a value; ``"all"``, as published, for all queries of
             the last ``ledger.max_wait``; None: no widening.
-        beta: Factor of the posterior variance if no query is pending, the square of the paper's.
+        beta: Factor of the posterior variance if no query is pending: the paper's factor squared.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome
             (default: one over the standard deviation of the observed values).
         max_censored: If more queries are pending, they are hallucinated, without a window, because

@@ -28,7 +28,7 @@ class Design:
     """Points of a scrambled Sobol sequence in a box, or a random order of given points."""
 
     bounds: Tensor  # 2 x d
-    seed: int  # of the scrambling or the order
+    seed: int  # seed of the scrambling or of the random order
     fixed: Mapping[int, float]  # values of fixed features, by column
     choices: Tensor | None  # n x d, with the fixed features; None for the box
     linear: LinearConstraints | None = None  # constraints on points of the box
@@ -65,7 +65,8 @@ class Design:
     def sample(self, num: int, skip: int = 0) -> Tensor:
         """Points ``num x d`` of the sequence in the box, after the first ``skip`` points."""
         if self.linear is not None:
-            # The number of draws is a power of two, since a longer random walk has other points.
+            # The points depend on the number of draws. Rounded up to a power of two, it changes
+            # rarely.
             drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
             with random_stream(self.seed):
                 points = Region(with_features(self.bounds, self.fixed), self.linear).sample(drawn)

@@ -54,11 +54,11 @@ class Feasibility:
 
     The label of a query is 1 if its value has arrived and 0 if it has failed. Labels are modeled by
     a Gaussian process with mean 1 (untried queries succeed) and an isotropic Matern-5/2 kernel over
-    the unit cube. The lengthscale is the one of `LENGTHSCALES` that maximizes the likelihood. Let
-    ``r`` be the labels less 1, ``K`` their correlation matrix with `NOISE` added to the diagonal,
-    and ``k(x)`` their correlations with ``x``. The prediction is ``p(x) = 1 + k(x)' K^{-1} r``. The
-    variance that maximizes the likelihood is ``r'K^{-1}r / n``, and the log likelihood is then
-    ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``, up to a constant.
+    the unit cube. The lengthscale is the element of `LENGTHSCALES` that maximizes the likelihood.
+    Let ``r`` be the labels less 1, ``K`` their correlation matrix with `NOISE` added to the
+    diagonal, and ``k(x)`` their correlations with ``x``. The prediction is ``p(x) = 1 + k(x)'
+    K^{-1} r``. The variance that maximizes the likelihood is ``r'K^{-1}r / n``, and the log
+    likelihood is then ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``, up to a constant.
 
     ``p`` is near 1/2 half way between a value and a failure. The score of a query is
 

@@ -1,8 +1,11 @@
-"""Set up a process of `PebbleExecutor`. It runs by its path, as its package would import torch.
+"""Set up a process of `PebbleExecutor`.
 
-The process starts a session. Its programs belong to the session's process group, whose number is
-the process's. When the process ends, it terminates its programs and waits for them for up to a
-second; the executor kills the remaining programs. If the main script is killed, so is the group.
+The file is run by its path, since importing it from its package would import torch.
+
+The process starts a session. Its programs belong to the session's process group, whose id
+equals the process id. When the process ends, it terminates its programs and waits for them for up
+to a second; the executor kills the remaining programs. If the main script is killed, so is the
+group.
 """
 
 import os

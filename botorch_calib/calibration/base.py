@@ -229,7 +229,7 @@ class TrackedCalibrator(Calibrator):
     def num_needed(self) -> int:
         levels = self.tracker.levels
         rarest = float(torch.minimum(levels, 1 - levels).min())
-        return math.ceil((1.0 - 1e-6) / rarest)  # 5 for 0.2, also in single precision
+        return math.ceil((1.0 - 1e-6) / rarest)  # 5 for a level of 0.2, also in single precision
 
     def extra_repr(self) -> str:
         return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"

@@ -87,7 +87,7 @@ class QuantileRecalibrator(TrackedCalibrator):
             tails = "stretched" if len(levels) > 1 else "gaussian"
         super().__init__(score, tails)
         self.method = check_one_of("method", method, ("online", "exact"))
-        # A copy on the CPU, so that `index_of` does not wait for the device
+        # A copy on the CPU, so that `index_of` does not synchronize with the device
         self._level_values = levels.tolist()
         self._level_unit = torch.finfo(levels.dtype).eps
         self._hollow = has_rare_ends(levels)

@@ -38,8 +38,8 @@ class Decision(NamedTuple):
     """The part of a decision that enters the account; None while the outcome is pending."""
 
     certified: bool
-    violated: bool | None  # a limit
-    missed: bool | None  # the outcome was beyond the deciding quantile
+    violated: bool | None  # whether the outcome violated a limit
+    missed: bool | None  # whether the outcome was beyond the deciding quantile
 
 
 class Account(NamedTuple):
@@ -143,16 +143,16 @@ class Budget(NamedTuple):
 
 
 def objective_coverage_bound(observed_misses: float, sign_probability: float = 0.5) -> float:
-    r"""Largest expected number of rounds with the *objective* beyond, from a bound on outcomes.
+    r"""Bound the expected number of rounds with the *objective* outside the stated interval.
 
     Lemma 2 of LOCBO: let ``y = f + noise`` with ``P(noise >= 0) >= b`` and ``P(noise <= 0) >= b``,
     and let the noise be independent of the stated interval, given the past and the point. If ``f``
     is above the upper end ``U``, then ``y >= f > U`` with probability at least ``b``; the same
     holds for the lower end. So
 
-        ``E[rounds with f beyond] <= bound / b``
+        ``E[rounds with f outside] <= bound / b``
 
-    for any ``bound`` on the expected number of rounds with ``y`` beyond. Noise with a median of
+    for any ``bound`` on the expected number of rounds with ``y`` outside. Noise with a median of
     zero has ``b = 1/2``. The lemma applies to stated intervals, and to the limits of a chance
     constraint in certified rounds::
 
@@ -162,7 +162,8 @@ def objective_coverage_bound(observed_misses: float, sign_probability: float = 0
     It does not apply to denoised intervals, which are narrower.
 
     Args:
-        observed_misses: Bound on the number, or the share, of rounds with the outcome beyond.
+        observed_misses: Bound on the number, or the share, of rounds with the outcome outside the
+            interval.
         sign_probability: ``b``, in (0, 1); 1/2 for noise with a median of zero.
 
     Example:

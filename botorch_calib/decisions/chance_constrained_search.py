@@ -1,4 +1,4 @@
-"""`optimize_chance_constrained`: the best point among those that a chance constraint certifies.
+"""`optimize_chance_constrained`: the best point that a chance constraint certifies.
 
 The certified set is unknown in advance, and may be tiny and of any shape. So the search first looks
 for certified points, by sampling and then by maximising the margin. It climbs from the best of
@@ -91,10 +91,10 @@ def optimize_chance_constrained(
             the set grows as far as ``acq_function`` leads, which is usually far enough. Use about
             0.2 if few safe points are known at the start and the optimum is far from them; such
             rounds earn little otherwise.
-        equality_constraints: Linear equations, in the same form.
+        equality_constraints: Linear equality constraints, in the same form.
         fixed_features_list: Replaces ``fixed_features`` by all combinations of discrete values, as
-            in ``optimize_acqf_mixed``. Each combination is searched, except those that the linear
-            constraints exclude.
+            in ``optimize_acqf_mixed``. Each combination is searched, except combinations that the
+            linear constraints exclude.
 
     Returns:
         The point ``1 x d``, the acquisition function's value there, a scalar, and whether the
@@ -222,8 +222,8 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
 class LeastMargin(AcquisitionFunction):
     """The margin of a constraint, in standard deviations of the outcome.
 
-    Of several outcomes, the smallest margin. Without a constraint the margin is infinite, so every
-    point is certified.
+    For several outcomes it is the smallest margin. Without a constraint the margin is infinite, so
+    every point is certified.
     """
 
     def __init__(
@@ -249,15 +249,16 @@ class LeastOptimism(LeastMargin):
     """The `ChanceConstraint.optimism` of a constraint, in the unit of `LeastMargin`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        assert self.constraint is not None  # or all is certified
+        assert self.constraint is not None  # without one, every point is certified
         return self.constraint.optimism(X) / self.scale
 
 
 def expands(share: float, num_decisions: int) -> bool:
     """Whether the next decision is one of the ``share`` of decisions that expand the certified set.
 
-    Multiples of the golden ratio are spread evenly over [0, 1). So is every second or third
-    multiple, so the share is right for batches of any size.
+    The fractional parts of multiples of the golden ratio are spread evenly over [0, 1), and so are
+    the fractional parts of every second or third multiple. So the share is right for batches of any
+    size.
     """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
@@ -285,7 +286,7 @@ def _search(
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
     """Starting points and their margins: samples, training inputs and maximisers of the margin.
 
-    The margin is maximised only if few of the others are certified.
+    The margin is maximised only if few samples and training inputs are certified.
     """
     pool = torch.cat([region.sample(raw_samples), known_points(margin, region)])
     if not len(pool):
@@ -362,7 +363,8 @@ def _climb(
 
     ends = _maximize(acqf, unit, region, starts, None if margin.constraint is None else clear)
     if region.equal:
-        # SLSQP meets equations up to a tolerance: project, unless that breaks other constraints.
+        # SLSQP meets equality constraints only up to a tolerance: project the points, unless that
+        # breaks other constraints.
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)

@@ -1,4 +1,4 @@
-"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true."""
+"""`ChanceConstraint`: keeps an outcome within its limits with a stated probability."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.prediction import Spread
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
-#: The name of the outcome of a constraint whose model has none.
+#: The name of the outcome if the model of a constraint is given without a name.
 SOLE = "y"
-# BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
+# BoTorch accepts violations up to `_TOLERANCE`, which corresponds to `_ROOM` standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 _GREATEST = 1e300  # stands for an infinite quantile
-# Normal scores farther out belong to the same levels in double precision.
+# Double precision does not distinguish the levels of larger normal scores.
 _FARTHEST = 37.0
 
 
@@ -84,14 +84,14 @@ class ChanceConstraint(DecisionAccount):
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
     A point is *certified* if the outcome keeps its limits with that probability. The margin at
-    ``x``, then at least 0, is the distance from a quantile of the outcome up to its upper limit (or
-    from its lower limit up to a quantile). With the model's predictive distribution ``F_x`` the
-    quantile of a single limit is
+    ``x`` is the distance from a quantile of the outcome up to its upper limit (or from its lower
+    limit up to a quantile). It is at least 0 at certified points. With the model's predictive
+    distribution ``F_x`` the quantile of a single limit is
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
     with the `leave_one_out_factor` ``f`` of the model's own data on the limit's side, and a `width`
-    that grows with each violation in excess of the stated share, and falls without. (Where ``z <
+    that grows with each violation in excess of the stated share, and falls otherwise. (Where ``z <
     1``, the score is ``f (z + width - 1)``, so that it grows at any level.) Two limits share the
     probability of a violation: at each point, the limit that is more likely to be violated there
     gets the larger part, and the margin is the smaller of the two.
@@ -108,7 +108,7 @@ class ChanceConstraint(DecisionAccount):
 
     violate a limit. The bound holds for several points in a round, and for outcomes that arrive
     late, out of order or never: a pending outcome counts as a violation. `Budget` has the proof, in
-    one line. Once the budget is spent, no point is certified any more.
+    one line. Once the budget is spent, no further point is certified.
 
     The guarantee is about outcomes. `objective_coverage_bound` gives a weaker one for the
     noise-free value. Nothing is guaranteed for points that were not certified, nor for a single
@@ -198,10 +198,10 @@ class ChanceConstraint(DecisionAccount):
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         self._withdrawn: list[Row] = []
-        # What the models were given before all decisions.
+        # The data of the models from before the first decision.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
-        # What follows from the models in these states: see `_renew`.
+        # Caches that are valid while the models are in these states: see `_renew`.
         self._states: list[Any] = []
         self._factor: dict[tuple[str, float], float] = {}
         self._deviations: list[Tensor] = []
@@ -262,7 +262,7 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def calibrator(self) -> Calibrator | None:
-        """The calibrator of `model`, which `with_model` passes on; None without one."""
+        """The calibrator of `model`, which `with_model` passes on, or None."""
         return _calibrator_of(self.model)
 
     @in_turn
@@ -272,7 +272,7 @@ class ChanceConstraint(DecisionAccount):
         Args:
             model: A model of the same outcome, fitted to all data so far, or several models by
                 name. A plain model takes over the calibrator of the model it replaces. Call
-                `observe` with new data first: the quantiles of the old models decided about them.
+                `observe` with new data first: they are judged by the quantiles of the old models.
 
         Raises:
             InputDataError: If the names differ from the present ones.
@@ -295,7 +295,7 @@ class ChanceConstraint(DecisionAccount):
     # ------------------------------------------------------------ the margin
 
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
-        r"""Distance of the deciding quantile from the limit; certified points have at least 0.
+        r"""Distance of the deciding quantile from the limit, at least 0 at certified points.
 
         Differentiable in ``X``. Without ``confidence``, the margin is at most minus one standard
         deviation once the budget is spent.
@@ -438,7 +438,7 @@ class ChanceConstraint(DecisionAccount):
         """The leave-one-out factor of a side, cached as long as the model stays, and the width."""
         if self.width is not None:
             return self.width, 1.0
-        key, kept = (side.name, side.sign), self._factor  # another thread may replace the latter
+        key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
         if key not in kept:
             kept[key] = leave_one_out_factor(self.models[side.name], self.level, side.sign)
         return kept[key], OF_ONE_POINT if of_one_point else width(self.account)
@@ -500,7 +500,7 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def num_contexts(self) -> int:
-        """Number of contexts at which the outcome is predicted for each point; 1 without any."""
+        """Number of contexts at which each point's outcome is predicted; 1 without contexts."""
         return 1 if self._contexts is None else self._contexts.centre.num_points
 
     def known_decisions(self) -> list[Tensor]:
@@ -616,11 +616,11 @@ class ChanceConstraint(DecisionAccount):
 
         Args:
             X: Points ``n x d``, in any order, including the observed contexts.
-            Y: Outcomes ``n x m``, in the order of the limits; NaN for those still missing.
+            Y: Outcomes ``n x m``, in the order of the limits; NaN if still missing.
             Yvar: Noise variances ``n x m``, for models with given noise (default: the mean of the
                 training noise). They are used for conditioning, not for judging outcomes.
             condition: Whether to condition the models on the outcomes.
-            beyond: ``n x m``: 1 for an outcome known only to be above ``Y``, -1 for one below,
+            beyond: ``n x m``: 1 for an outcome known only to be above ``Y``, -1 if it is below,
                 else 0 (default); booleans stand for 1 and 0. A run that exhausted 24 GB of memory
                 has ``Y = 24`` and 1. It violates any upper limit of 24 or less. Against a higher
                 limit the outcome stays open, so a certified point counts as a possible violation
@@ -850,7 +850,7 @@ class ChanceConstraint(DecisionAccount):
     def _taught(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
     ) -> dict[str, Any]:
-        """The models after observations; the calibrators of calibrated ones have learned."""
+        """The models after observations, from which the calibrators have learned."""
         taught, lessons = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
@@ -884,7 +884,7 @@ class ChanceConstraint(DecisionAccount):
 
 
 def _check_no_bound(subject: str, values: Mapping[str, float], rows: Iterable[Row]) -> None:
-    """Raise if a value may be the outcome that a row at the same point knows only a bound of."""
+    """Raise if a value may be an outcome for which a row at the same point has only a bound."""
     for row in rows:
         for name, side in row.get("beyond", {}).items():
             bound = row["outcomes"][name]
@@ -947,7 +947,7 @@ def _calibrator_of(model: Model) -> Calibrator | None:
 
 
 def _checked_model(model: Any) -> Any:
-    """``model``, or the only one of a list, if it states a distribution of single outcomes."""
+    """``model``, or the only model of a list, if it states a distribution of single outcomes."""
     model = sole_member(check_model(model))
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(

@@ -46,8 +46,8 @@ class ConfirmationTest:
 
     Args:
         level: Probability with which a measurement shall keep the limits.
-        confidence: A point that violates them more often is confirmed with probability at most
-            ``1 - confidence``.
+        confidence: A point that violates the limits more often is confirmed with probability
+            at most ``1 - confidence``.
 
     Example:
         >>> test = ConfirmationTest(level=0.9, confidence=0.95)
@@ -64,7 +64,8 @@ class ConfirmationTest:
         #: The largest level proved so far, 0 at first.
         self.proved_level = 0.0
         num = max(1, math.ceil(math.log1p(-confidence) / math.log(level) - 1e-9))
-        rarely = num * math.log1p(-_ALTERNATIVE * (1.0 - level))  # relative to the other wealth
+        # Log wealth of the second bet relative to the first bet, without violations
+        rarely = num * math.log1p(-_ALTERNATIVE * (1.0 - level))
         needed = num * math.log(level) - math.log1p(-confidence)
         weight = (math.exp(needed) - math.exp(rarely)) / -math.expm1(rarely)
         self._weight = min(max(weight, 0.5), 1.0 - 0.5 * _ROUNDING)

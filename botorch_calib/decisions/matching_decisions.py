@@ -1,7 +1,7 @@
 """Match outcomes with decisions, by equal or rounded points, so that each outcome counts once.
 
-A point may return after arithmetic, from single precision, or from a file with six digits. An
-outcome may be passed again with all other data, as BoTorch's loops pass all data to a model.
+A point may be passed again after arithmetic, in single precision, or from a file with six digits.
+An outcome may be passed again with all other data, as BoTorch's loops pass all data to a model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Te
 
 
 class DecidedPoints:
-    """The points of rows, to be matched with points that return.
+    """The points of rows, to be matched with points that are passed again.
 
     ``spread`` is the range ``d`` of the data. Points of a different width match nothing.
     """
@@ -97,11 +97,11 @@ def matches(
     a row about the point has an equal outcome (to six digits), the outcome was recorded before.
     Equality is no evidence if other points have the same value too, as on a grid, unless there are
     many such outcomes. Once one outcome is found to be recorded before, all data are assumed to be
-    passed again, and equal outcomes are matched before decisions that lack one.
+    passed again, and equal outcomes are matched before decisions without an outcome.
 
     Args:
         rows: Data from before the first decision (the first ``num_first`` rows), then decisions.
-            The former hold a stand-in for an outcome beyond a bound, on one of the ``sides``.
+            The first rows hold a stand-in for an outcome beyond a bound, on one of the ``sides``.
         num_first: See ``rows``.
         decided: The points of the rows.
         points: The points with outcomes.

@@ -93,7 +93,7 @@ def recommend(
 
     Args:
         objective: A model of the objective, without contexts among the inputs.
-        constraint: A constraint on the same inputs, or on these and contexts, if any.
+        constraint: A constraint on the same inputs, or on these inputs and contexts.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         choices: ``n x d``: choose among these points only.
         confidence: Confidence of each statement, in (0, 1).
@@ -102,7 +102,7 @@ def recommend(
         raw_samples: Number of points sampled for the search.
         fixed_features_list: As in `optimize_chance_constrained`.
         inequality_constraints: Linear constraints, as in `optimize_chance_constrained`.
-        equality_constraints: Linear equations, as in `optimize_chance_constrained`.
+        equality_constraints: Linear equality constraints, as in `optimize_chance_constrained`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -190,7 +190,7 @@ def _check_arguments(
 
 
 def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
-    """The points ``n x d`` with the best means among those the candidate was selected from."""
+    """The points ``n x d`` with the best means, among all points that the search considered."""
     bounds = place.bounds
     if bounds is None:
         assert place.choices is not None
@@ -220,7 +220,7 @@ def _stated(
     """Value, interval and ``better`` of the first of ``X``, corrected for the choice among them."""
     X = X if baseline is None else torch.cat([X, baseline])
     posterior = objective.posterior(X)
-    # Members of a fully Bayesian model share the number of draws.
+    # The draws are divided among the members of a fully Bayesian model.
     num_members = posterior._extended_shape().numel() // len(X)
     with manual_seed(0):
         draws = posterior.rsample(torch.Size([-(-_DRAWS // num_members)])).reshape(-1, len(X))

@@ -56,7 +56,7 @@ Row = dict[str, Any]
 Limits = Mapping[str, Sequence[float | None]]
 #: The entries of a row. Clients may add others.
 KEYS = ("point", "level", "certified", "limits", "quantiles", "outcomes")
-SIGNS = (-1.0, 1.0)  # of a lower and an upper limit
+SIGNS = (-1.0, 1.0)  # signs of a lower and an upper limit
 
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
@@ -72,7 +72,7 @@ def is_outside(
 ) -> bool | None:
     """Whether any outcome is outside the limits; None if that is still open.
 
-    Outcomes may be missing. Those in ``beyond`` are above (1) or below (-1) the given values.
+    Outcomes may be missing. Outcomes in ``beyond`` are above (1) or below (-1) the given values.
     """
     flags: list[bool | None] = []
     for name, pair in limits.items():
@@ -196,7 +196,7 @@ def _floats(values: Iterable[float | None]) -> list[float | None]:
 class Side(NamedTuple):
     """One of the limits of an outcome."""
 
-    name: str  # of the outcome
+    name: str  # name of the outcome
     sign: float  # 1 at an upper limit, -1 at a lower one
     limit: float
 
@@ -387,9 +387,10 @@ def leave_traces(
 
 
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
-    """Whether any part has decided under a statement, or the data end with such a decision.
+    """Whether earlier decisions under a statement used any of the parts or of the data.
 
-    The ``data`` are training inputs ``n x d`` of models.
+    The ``data`` are training inputs ``n x d`` of models. They were used if their last point is one
+    of the latest decided points.
     """
     ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
     decided = any(statement in _DECIDED.get(part, ()) for part in parts)

@@ -25,7 +25,7 @@ from botorch_calib.models.process import observed_process
 START, GAIN, RELIEF = 1.05, 0.2, 0.1
 # The logarithm of the width is clamped to this range.
 _MOST = 20.0
-# The width of a statement about a single point, which takes nothing from the account.
+# The width of a statement about a single point, which does not depend on the account.
 OF_ONE_POINT = 1.1
 # The model's own distribution counts as this many observations. Each score is smoothed with this
 # deviation, which makes the factor continuous.
@@ -101,13 +101,13 @@ def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) ->
     for _ in range(_STEPS):
         q = 0.5 * (low + high)
         above = PRIOR_COUNT * ndtr(-q) + ndtr((scores - q) / SMOOTHING).sum()
-        is_below = above > share * count  # q is
+        is_below = above > share * count  # whether q is below the quantile
         low, high = torch.where(is_below, q, low), torch.where(is_below, high, q)
     return float(q) / NormalDist().inv_cdf(1.0 - share)
 
 
 def scores_of_parts(level: float, scores: Tensor) -> Tensor:
-    r"""Normal scores of the levels ``1 - alpha_s``, from those of ``1 - p_s``, both ``S x b``.
+    r"""Normal scores of the levels ``1 - alpha_s``, from the scores of ``1 - p_s``, both ``S x b``.
 
     If limit ``s`` of ``S`` is violated with probability ``p_s``, some limit is violated with
     probability at most ``p_1 + ... + p_S`` (Bonferroni), under any dependence. So each limit gets

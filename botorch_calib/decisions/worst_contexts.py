@@ -92,15 +92,15 @@ class WorstContexts:
     ) -> Tensor:
         r"""The smallest ``t`` with worst-case probability ``Phi(z)``, ``...``, differentiable.
 
-        ``score`` maps ``t``, ``... x 1``, to the normal scores ``... x M`` of the probability of
-        at most ``t`` in each context. The quantiles ``ends``, ``... x M``, bracket ``t``. The
-        normal score of the worst-case probability is nearly linear in ``t``, which suits Newton
-        steps. Only the last step records a graph: it gives the gradient of the implicit function,
-        where the worst distribution counts as constant (Danskin's theorem).
+        ``score`` maps ``t``, ``... x 1``, to the normal scores ``... x M`` of the probability that
+        the outcome is at most ``t`` in each context. The quantiles ``ends``, ``... x M``, bracket
+        ``t``. The normal score of the worst-case probability is nearly linear in ``t``, which suits
+        Newton steps. Only the last step records a graph: it gives the gradient of the implicit
+        function, where the worst distribution counts as constant (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
-        level = -ndtr(-wanted)  # of exceeding `t`, which keeps digits of small probabilities
+        level = -ndtr(-wanted)  # probability of exceeding `t`, precise even if it is small
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 

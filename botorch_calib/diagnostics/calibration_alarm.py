@@ -22,8 +22,9 @@ from botorch_calib._validation import (
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.posteriors import normal_scores
 
-# Bets are on tails of these masses, with odds wrong by these factors. The lower and the upper half
-# give the same bets, so only one of them is listed.
+# Each bet is on a tail with one of these probabilities, and claims that the odds of the tail are
+# one of the `_ODDS` times the stated odds. The lower and the upper half give the same bets, so only
+# one half is listed.
 _TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
 _EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
 # The mass of each lower and upper tail
@@ -135,10 +136,10 @@ class CalibrationAlarm:
 
         Args:
             pits: Probability integral transforms ``n`` in [0, 1], of predictions made before the
-                outcomes were known. For outcomes on a grid: the probabilities of at most the
-                outcome.
+                outcomes were known. For outcomes on a grid: the probabilities of a value up to
+                the outcome.
             X: The points ``n x d``, required with ``bounds``.
-            below: For outcomes on a grid, the probabilities ``n`` of less than the outcome. A
+            below: For outcomes on a grid, the probabilities ``n`` of a value below the outcome. A
                 uniform draw between ``below`` and ``pits``, by PyTorch's generator, is then used.
 
         Raises:

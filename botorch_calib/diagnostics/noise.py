@@ -151,10 +151,11 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
     with everything else in the model fixed. The interval holds all ``m`` that the likelihood ratio
     test does not reject: ``2 (log L(max) - log L(m))`` is at most the ``level``-quantile of
-    chi-square with one degree of freedom. Observations stated to be free of noise stay so, and the
-    others are judged given these. If all are stated to be free of noise, a single noise variance is
-    estimated. For a `PartlyKnownNoiseGP` the given noise is judged, and for a model of several
-    tasks the noise of one ``task``; the noise of all other observations is fixed as stated.
+    chi-square with one degree of freedom. Observations stated to be free of noise are fixed as
+    stated, and the other observations are judged given them. If all are stated to be free of noise,
+    a single noise variance is estimated. For a `PartlyKnownNoiseGP` the given noise is judged, and
+    for a model of several tasks the noise of one ``task``; the noise of all other observations is
+    fixed as stated.
 
     Hyperparameters fitted under too little noise absorb part of the missing noise, mostly through a
     short lengthscale. The supported noise is then too small, so fit and diagnose again once the
@@ -190,20 +191,21 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     noise = torch.ones_like(prior.noise) if is_zero else prior.noise
     base = root_mean(noise) if is_zero else stated  # standard deviation at m = 1
-    # Treat fixed noise as part of the objective, which these observations then show without noise.
+    # For observations with fixed noise, the noise is added to the covariance of the objective, and
+    # they count as noise-free.
     others = torch.where(rows, 0.0, prior.noise)
     data = prior._replace(
         covariance=prior.covariance + others.diag_embed(), noise=torch.where(rows, noise, 0.0)
     )
     support = supported_multipliers(whitened(data), level)
-    # The noise is computed as the difference of two rounded variances.
+    # The factor 1.01 allows for rounding: the noise is a difference of two rounded variances.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    is_known = not (is_zero or is_floor) and support.low > 0.0  # else any small square would fit
+    is_known = not (is_zero or is_floor) and support.low > 0.0  # otherwise small squares always fit
     are_deviations = given and is_known and not support.low <= 1.0 <= support.high
     if are_deviations:  # only if the best multiple fits hardly better than the squares
         squares = data._replace(noise=squared_units * data.noise.square())
         gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
-        ratios = (squared_units * data.noise)[data.noise > 0.0]  # of the determinants, left out
+        ratios = (squared_units * data.noise)[data.noise > 0.0]  # `whitened` omits determinants
         are_deviations = gain + 0.5 * float(ratios.log().sum()) <= gammaincinv(0.5, level)
     return NoiseDiagnosis(
         stated=stated,
@@ -305,7 +307,7 @@ class WhitenedTargets(NamedTuple):
     """
 
     eigenvalues: Tensor  # n, nonnegative
-    squares: Tensor  # n, of the coordinates
+    squares: Tensor  # n, squares of the coordinates
 
     def log_likelihood(self, t: Tensor) -> Tensor:
         """``log L`` at ``t = log m`` (``k``), up to a constant."""
@@ -318,9 +320,9 @@ class WhitenedTargets(NamedTuple):
 
 
 def whitened(prior: TrainingPrior) -> WhitenedTargets:
-    """The independent coordinates of noisy observations, given those without noise.
+    """The independent coordinates of noisy observations, given the noise-free observations.
 
-    The likelihood of the latter does not depend on ``m``.
+    The likelihood of the noise-free observations does not depend on ``m``.
     """
     covariance, noise, deviation = prior.covariance, prior.noise, prior.deviation
     noisy = noise > 0.0
@@ -366,7 +368,8 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
     threshold = float(values[best]) - drop
     inside = (values >= threshold).nonzero().flatten()
     first, last = int(inside[0]), int(inside[-1])
-    # The first point stands for all below it. The last is outside, by the choice of the grid.
+    # The first grid point represents all smaller multipliers, down to 0. The last grid point is
+    # always outside the interval, see `_grid`.
     return SupportedMultipliers(
         best=0.0 if best == 0 else float(points[best].exp()),
         low=0.0 if first == 0 else _crossing(data, points[first - 1 : first + 1], threshold),

@@ -212,7 +212,7 @@ class Forecasts(NamedTuple):
 
 
 def _vector(name: str, values: ArrayLike | Tensor, num: int | None = None) -> Tensor:
-    """At least one finite number in any container, as a vector in double precision."""
+    """Convert a container of at least one number, all finite, to a vector in double precision."""
     vector = check_array(name, values, (num,))
     if not len(vector):
         raise BotorchTensorDimensionError(f"`{name}` must hold at least one number.")
@@ -238,7 +238,7 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
         predictives.append(calibrator.fresh().to(z).update(inputs, z))
     if stated is not None:
         judged = judged_predictions(stated, predictives, Y, alpha)
-    else:  # units of the outcome are unknown
+    else:  # the outcome's units are unknown
         zero = torch.zeros_like(z).unsqueeze(-1)
         own = Prediction(zero, zero + 1.0, objective=False)
         judged = judged_predictions(own, predictives, z, alpha)

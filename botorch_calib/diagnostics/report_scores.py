@@ -167,9 +167,9 @@ def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
 class Cell(NamedTuple):
     """Some rows of the inputs, and the box that contains them."""
 
-    indices: Tensor  # of the rows, increasing
-    lower: Tensor  # d
-    upper: Tensor  # d
+    indices: Tensor  # row numbers, increasing
+    lower: Tensor  # lower corner, d
+    upper: Tensor  # upper corner, d
 
 
 def median_cells(X: Tensor, num_cells: int) -> list[Cell]:

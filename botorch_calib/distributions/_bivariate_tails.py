@@ -86,9 +86,9 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
 
 
 def off_zero(knots: Tensor) -> Tensor:
-    """The knots, with 1e-150 in place of zero: its square does not underflow.
+    """Replace knots at zero by 1e-150, whose square does not underflow.
 
-    The angle of the corner is undefined if both thresholds are zero.
+    In `bivariate_tails` the angle of the corner is undefined if both thresholds are zero.
     """
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 

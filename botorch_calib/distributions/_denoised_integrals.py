@@ -322,7 +322,7 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
 def _beside_normal(
     x: Tensor, r: Tensor | None, alpha: float, log_scale: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""``E``, ``S`` and ``p`` of a stretched form minus those values of the normal distribution.
+    r"""``E``, ``S`` and ``p`` of a stretched form minus the values of the normal distribution.
 
     Both distributions agree beyond ``-c`` and ``c``. Between ``-c`` and ``c`` their densities
     differ by ``D = u - phi``, which has zero mass and zero mean. Therefore its antiderivative

@@ -78,7 +78,7 @@ _T = TypeVar("_T")
 
 
 def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Cache the results of a function of hashable arguments, as copying to a device makes it wait.
+    """Cache the results of a function of hashable arguments, since device copies synchronize.
 
     The function runs outside of inference mode, so that graphs can use its results later.
     """
@@ -340,8 +340,8 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     |log_p|``, which changes ``z`` by ``eps |z| / 2``. For smaller ``log_p`` let ``w = z^2`` and ``u
     = -2 log_p - log(2 pi)``. The asymptotic series of the Mills ratio gives the equation ``w + log
     w - 2 log(1 - 1/w + 3/w^2 - 15/w^3 + 105/w^4) = u``, with an error of 1e-13 for ``w`` above
-    1400. The start ``u - log u + (log u - 2) / u`` is within 1e-4 of ``w``, so one Newton step is
-    exact up to rounding.
+    1400. The starting value ``u - log u + (log u - 2) / u`` is within 1e-4 of ``w``, so one Newton
+    step is exact up to rounding.
     """
     z = torch.special.ndtri(log_p.exp())
     u = log_p.clamp(max=-690.0).mul_(-2.0).sub_(math.log(2 * math.pi))

@@ -58,7 +58,7 @@ from botorch_calib.distributions.mixture_scores import (
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-_ORDER, _NUM_PANELS = 6, 7  # nodes of a panel, and panels not counting those that end at kinks
+_ORDER, _NUM_PANELS = 6, 7  # nodes per panel; panels that do not end at kinks
 # The range of integration extends by `_REACH` beyond the likeliest score and beyond 0, where 1e-10
 # is left. From a score far out it extends by `_BACK` towards 0, as the integrand may fall slowly.
 _REACH, _BACK = 6.5, 9.0

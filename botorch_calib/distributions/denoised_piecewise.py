@@ -71,11 +71,11 @@ class WithTails(WithMoments):
         return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def mean_below(self, level: float) -> Tensor:
-        """Mean of the values below the ``level``-quantile; its derivatives are as exact.
+        """Mean of the values below the ``level``-quantile; derivatives are as accurate as the mean.
 
         With the quantile ``q`` it is ``E[x | x <= q] = q - E(q - x)+ / level``. The derivative of
-        the right-hand side by ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile, so an error
-        of the quantile enters squared.
+        the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile,
+        so an error of the quantile enters squared.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level

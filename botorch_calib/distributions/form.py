@@ -93,5 +93,5 @@ class Pieces(NamedTuple):
     """
 
     knots: Tensor  # the finite knots
-    masses: Tensor  # of all pieces; may contain zeros
+    masses: Tensor  # masses of all pieces; may contain zeros
     form: PiecewiseForm

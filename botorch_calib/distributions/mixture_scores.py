@@ -102,7 +102,7 @@ def align_members(values: Tensor, num_dims: int) -> Tensor:
 
 
 def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of members by their means, and the number below the widest gap, ``1 x shape``."""
+    """The order of members by their means, and how many are below the widest gap, ``1 x shape``."""
     mean, order = mean.sort(dim=0)
     deviation = deviation.gather(0, order)
     gaps = mean.diff(dim=0) / (deviation[1:] + deviation[:-1])
@@ -256,7 +256,7 @@ class _LowerTail:
     def __init__(self, t: Tensor) -> None:
         self._t = t
         self.half = t.amax(dim=0).clamp_(max=0.0).square_().mul_(0.5)
-        # Twice as fast on a CPU; on a device, reading the maximum would wait.
+        # Twice as fast on a CPU. On a device, reading the maximum would force a synchronization.
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return

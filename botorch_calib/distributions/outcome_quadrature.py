@@ -120,7 +120,7 @@ def _nodes(
     """Nodes, logarithms of weight times length, and the piece of each panel.
 
     The first two are ``order x num_panels x shape``. On a CPU, panels that are empty at all points
-    are omitted; on a device this would wait.
+    are omitted; on a device this test would force a synchronization.
     """
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()

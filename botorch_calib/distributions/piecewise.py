@@ -163,7 +163,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """The standard normal distribution of a given batch shape, which corrects nothing."""
+        """The standard normal distribution, which corrects nothing, with a given batch shape."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -418,8 +418,9 @@ class PiecewisePredictive(WithMoments):
         """The ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
         Args:
-            p: Levels in (0, 1). Checking a tensor waits for its device. A number is converted in
-                double precision, so it may be closer to 0 or 1 than the knots' precision resolves.
+            p: Levels in (0, 1). The check of a tensor synchronizes with its device. A number is
+                converted in double precision, so it may be closer to 0 or 1 than the knots'
+                precision resolves.
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)

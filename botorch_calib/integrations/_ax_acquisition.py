@@ -156,7 +156,7 @@ def check_acquisition(
     """Raise ``UnsupportedError`` if an acquisition function does not fit the optimization.
 
     ``acqf_class`` is None if Ax chooses the function. Ax would raise an error only after the
-    initial trials, or ignore a metric without one.
+    initial trials, or silently ignore a metric.
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:

@@ -122,7 +122,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # The inputs have changed since the decision, which still counts by its outcome.
+            # The inputs have changed since the decision. Its outcome still counts.
             row["point"] = []
     constraint = ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -176,9 +176,9 @@ def decide_in_turn(
 ) -> Iterator[tuple[Tensor, Row]]:
     """Yield decisions without end, each about the point with the best upper confidence bound.
 
-    A step of the generator yields a point ``1 x d`` and its row, with ``"inputs"`` by these
-    ``names``. The objective is assumed to have its expected values at ``pending`` points ``n x d``,
-    and at points chosen before.
+    A step of the generator yields a point ``1 x d`` and its row, whose ``"inputs"`` have
+    these ``names``. The objective is assumed to have its expected values at ``pending`` points ``n
+    x d``, and at points chosen before.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
@@ -267,7 +267,7 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield all decisions, including those in a file, for changes; then write the list to the file.
+    """Yield all decisions, also from a file, so that the block can change them; then write them.
 
     If the block raises an error, the file stays unchanged. Other processes wait until the block
     ends. The ``file`` is an SQLite database, so a killed process does not leave a partial change.
@@ -287,7 +287,7 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """All decisions, including those in a file, if the file exists."""
+    """All decisions, including the decisions in a file, if the file exists."""
     # A process that is killed while creating the file leaves an empty one.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]

@@ -7,8 +7,8 @@ Then the calibrator replays the trials in the order of their creation.
 `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on the pending
 points that Ax passes to them. A `PendingAwareModel` does so by censoring or by hallucination. For
 Ax, candidates, staged trials, running trials and *abandoned* trials are pending. Abandoned trials
-keep the search away only if they are censored. Ax passes no times, so a hanging trial stays pending
-until somebody abandons it.
+keep the search away from their points only if they are censored. Ax passes no times, so a hanging
+trial stays pending until somebody abandons it.
 
 Importing this module enables Ax to build, fit, cross-validate and store these models, and to store
 a `PartlyKnownNoiseGP`. Import it before loading an experiment.
@@ -104,7 +104,7 @@ class Replays(Surrogate):
     """A surrogate whose calibrator, if it has one, is always a replay of the surrogate's own data.
 
     In cross-validation, Ax loads the hyperparameters of the full fit into a model of some of the
-    data. The calibrator then replays only these data, and sees no held-out ones.
+    data. The calibrator then replays only these data, and sees no held-out data.
     """
 
     residuals = "prequential"
@@ -424,7 +424,8 @@ def delay_aware_generation_strategy(
     ``spread_beyond`` of a `DelayStrategy`.
 
     Mark trials as *abandoned* if their points cannot be evaluated, or if they hang. The point of a
-    *failed* trial may be proposed again: without new observations, the next trial is there.
+    *failed* trial may be proposed again: without new observations, the next trial has the same
+    point.
 
     Args:
         client: A client or an experiment with a configured optimisation.
@@ -437,8 +438,8 @@ def delay_aware_generation_strategy(
         struct: Ax's other settings, such as the number of initial trials, with the method
             ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, or ``"ts"`` for
-            `DelayedThompsonSampling`. The latter needs a kernel with random features, as
-            Ax's own.
+            `DelayedThompsonSampling`. Thompson sampling needs a kernel with random
+            features, such as Ax's own kernel.
 
     Raises:
         InputDataError: If no optimisation is configured, or an argument is out of its range.

@@ -292,14 +292,14 @@ def account_of(
     config: OptimizationConfig,
     proposed: Iterable[DecidedArm] = (),
 ) -> DecisionAccount:
-    """The account of all decisions, including those about ``proposed`` candidates.
+    """The account of all decisions, including decisions about ``proposed`` candidates.
 
     ``proposed`` candidates are not trials yet. The limits in ``config`` must be absolute; see
     `absolute_config`.
     """
     _, stated = configured_experiment(experiment)
     check_baseline(experiment, stated)
-    own = stated_limits(stated).keys()  # not Ax's viability
+    own = stated_limits(stated).keys()  # without Ax's constraint on viability
     limits = {name: pair for name, pair in stated_limits(config).items() if name in own}
     if not limits:
         raise InputDataError(
@@ -390,12 +390,12 @@ def chance_constrained_generation_strategy(
 ) -> GenerationStrategy:
     """Ax's generation strategy whose trials keep the outcome constraints with a stated probability.
 
-    After the initial trials, each trial is the best point, by Ax's acquisition function, that a
-    `ChanceConstraint` on all outcomes together certifies. At most ``violation_bound(T)`` of the
+    After the initial trials, each trial maximises Ax's acquisition function over the points that a
+    `ChanceConstraint` on all outcomes certifies. At most ``violation_bound(T)`` of the
     first ``T`` certified trials violate a limit, however wrong the models are. If no point is
     certified, the trial is the most informative point, with a ``NotCertifiedWarning``. Initial
-    trials and attached trials are not certified. Attached trials count as initial ones: attach
-    trials that are known to be safe, to have few others.
+    trials and attached trials are not certified. Attached trials count as initial trials: attach
+    trials that are known to be safe, so that few other initial trials run.
 
     Constraints may be relative to a baseline. If its values change, earlier decisions are judged by
     the limits at their time.

@@ -73,11 +73,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
 
     **What counts.** A certified candidate counts as a violation until it is measured, unless a
     later call replaces it. A call with ``pending_experiments`` replaces all open candidates except
-    these experiments. Any call replaces the candidates that were recommended on the same
+    these experiments. Any call replaces the candidates of earlier calls with the same
     measurements. If a replaced candidate is measured after all, it counts, and from then on the
     other replaced candidates count too. So the bound holds if running experiments are named in
     ``pending_experiments``. Otherwise it may be exceeded, by at most the number of experiments that
-    were running when the first replaced one was measured. Enter a failed run as a measurement
+    were running when a replaced candidate was first measured. Enter a failed run as a measurement
     without values. Without a measurement it looks like a recommendation that nobody ran.
 
     Args:
@@ -89,9 +89,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         last_lines: The last measurements, which identify the campaign of the decisions.
 
     Raises:
-        InputDataError: If ``limits`` does not hold pairs. When it recommends: if not all but one of
-            the targets have limits, the decisions belong to another campaign, or an argument is
-            malformed.
+        InputDataError: If ``limits`` does not hold pairs. When it recommends: if the number of
+            targets without limits is not one, the decisions belong to another campaign, or an
+            argument is malformed.
         UnsupportedError: When it recommends: if the search space is not discrete, or the optimised
             target is transformed.
 
@@ -179,7 +179,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def chance_constraint(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
     ) -> ChanceConstraint:
-        """The current constraint of a campaign, on models of all measurements."""
+        """The current constraint of a campaign, with models of all measurements."""
         models, _, measurements = self._models(searchspace, objective, measurements)
         return self._constraint(searchspace, measurements, self.decisions, models)
 
@@ -303,7 +303,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Copies of the decisions; ``state`` marks those that the new call replaces."""
+        """Copies of the decisions; ``state`` marks the decisions that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warnings.warn(
@@ -355,7 +355,7 @@ def _same(
 
     As in BayBE, an experiment belongs to the candidate with the nearest value of each parameter.
     Values far outside of the grid belong to no candidate. If a candidate was recommended without
-    some parameter, any value of it is right.
+    some parameter, any value of this parameter matches.
     """
     experiments = pd.DataFrame() if experiments is None else experiments
     same = np.ones((len(decisions), len(experiments)), dtype=bool)
@@ -384,7 +384,7 @@ def _lines(
 
     Measurements that were known at a decision can only belong to earlier decisions. They are found
     by their values. If a value is missing, the measurement was corrected if the table has another
-    one of an early batch; otherwise it was removed.
+    measurement from an early batch; otherwise it was removed.
     """
     may_be = _same(searchspace, decisions, measurements)
     batches = np.asarray(measurements.get(_BATCH, 0))

@@ -272,7 +272,7 @@ class SearchSpace:
     def of_trials(
         cls, trials: Sequence[FrozenTrial], present: Mapping[str, BaseDistribution]
     ) -> SearchSpace | None:
-        """The space of those parameters of a study that a sampler chooses; None without any.
+        """The space of the parameters that a sampler chooses in a study; None if there are none.
 
         A parameter belongs to the space if all complete trials since the first one with the
         parameter have it. Its range is the ``present`` one, else the latest one. A parameter whose
@@ -323,7 +323,7 @@ class SearchSpace:
         return {**self._transform.untransform(point.clamp(0.0, 1.0).numpy()), **self.held}
 
     def rounded(self, points: Tensor) -> Tensor:
-        """The points ``n x d`` that Optuna would run for these points; vectorized."""
+        """Round points ``n x d`` as Optuna does before it runs a trial; vectorized."""
         X = points.clamp(0.0, 1.0)
         bounds = torch.from_numpy(self._transform._raw_bounds).to(X)
         for name, columns in self._columns.items():
@@ -358,7 +358,7 @@ class SearchSpace:
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     def points(self) -> Tensor | None:
-        """All points ``n x d``; None if a parameter is continuous, or for over `MOST_POINTS`.
+        """All points ``n x d``; None if a parameter is continuous, or beyond `MOST_POINTS` points.
 
         If a search were rounded, different maxima might become the same point.
         """

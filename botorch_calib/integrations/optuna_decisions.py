@@ -206,7 +206,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     ) -> tuple[dict[str, Any], Recommendation]:
         """Recommend parameters to stop at; returns them and the `Recommendation`.
 
-        The recommended point is in the unit cube of Optuna's encoding; values are the objective's.
+        The recommended point is in the unit cube of Optuna's encoding. Values are in the units and
+        with the sign of the objective.
 
         Args:
             study: A study with one objective.
@@ -248,8 +249,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def last_safe(self, study: Study) -> dict[str, Any] | None:
         """Parameters of the latest trial that kept all constraints, to go back to.
 
-        Uncertified trials count too. A trial with a decision is preferred to trials without one.
-        The result is None if no trial kept all constraints.
+        Uncertified trials count too. A trial with a decision is preferred to trials without a
+        decision. The result is None if no trial kept all constraints.
         """
         trials = [trial for trial in self._trials(study) if trial.constraints]
         safe = [
@@ -413,7 +414,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return point  # a certified point may be evaluated again
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """Look at the trials; those that ended beyond a limit are not failures.
+        """Look at the trials; trials that ended beyond a limit are not failures.
 
         The constraint already keeps the search away from them.
         """
@@ -523,7 +524,7 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 def _decided(
     trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Rows and constraints of decided trials or, without any, of other samplers' trials."""
+    """Rows and constraints of decided trials or, if there are none, of other samplers' trials."""
     decided = [*filter(_was_decided, trials)] or [
         t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
     ]

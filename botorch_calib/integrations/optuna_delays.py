@@ -184,12 +184,12 @@ class DelayAwareSampler(BoTorchSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The parameters of a trial; given parameters, and all of a retried trial, are kept."""
+        """The parameters of a trial; it keeps given parameters, or all parameters of a retry."""
         with one_at_a_time:
-            parameters = trial.system_attrs.get(PARAMETERS)  # of a trial that is retried
+            parameters = trial.system_attrs.get(PARAMETERS)  # set if the trial is retried
             if parameters is None:
                 # Parameters of an enqueued trial or of Optuna's `PartialFixedSampler`.
-                # ``search_space`` lacks the latter.
+                # ``search_space`` lacks the parameters of `PartialFixedSampler`.
                 fixed = getattr(study.sampler, "_fixed_params", {})
                 given = {**fixed, **trial.system_attrs.get("fixed_params", {}), **trial.params}
                 parameters = self._chosen(study, trial, given, {})
@@ -324,7 +324,7 @@ class DelayAwareSampler(BoTorchSampler):
         return FeasibleAcquisition(acqf, acqf.model, feasibility, poor=None)
 
     def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-        """The model of outcome ``place``, refitted on the same schedule as the first outcome's."""
+        """The model of outcome ``place``, refitted on the schedule of the first outcome's model."""
         proposer = self._proposer(X.shape[-1])
         key = X.shape[-1], place
         if key not in self._fits:
@@ -386,7 +386,7 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
 def in_order_of_end(
     trials: Sequence[FrozenTrial], space: SearchSpace
 ) -> tuple[list[FrozenTrial], Tensor]:
-    """Sort trials by their ends; returns those with a known point, and the points ``n x d``."""
+    """Trials with a known point in the order of their ends, and their points ``n x d``."""
     ends = [end for _, end in places_in_time(trials)]
     ended = [trials[place] for place in np.argsort(ends, kind="stable")]
     known = [(trial, x) for trial in ended if (x := encoded(space, trial)) is not None]

@@ -145,7 +145,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     Xopt writes ``decisions`` to its files after an evaluation. With ``books``, each decision is on
     the disk before the candidate is returned. Processes that share a file wait for each other. The
-    candidates of one process are pending in the others until their rows are added.
+    candidates of one process are pending in the other processes until their rows are added.
 
     If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 under
     the outcome's name with the suffix ``_beyond`` (-1 for below): see `ChanceConstraint.observe`.
@@ -219,7 +219,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     @model_validator(mode="before")
     @classmethod
     def _with_ids(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Candidates have ids by default, unlike those of Xopt's own generators."""
+        """Candidates have ids by default, unlike the candidates of Xopt's own generators."""
         return {"returns_id": True, **settings}
 
     @model_validator(mode="after")
@@ -303,7 +303,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
 
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
-        """Take back candidates that were never run: the bound then holds for the others.
+        """Take back candidates that were never run: the bound then holds for all other candidates.
 
         A candidate that is run after all counts again. `outstanding` also lists candidates whose
         rows were removed from the data. Do not withdraw these, since they were run.

@@ -42,7 +42,7 @@ class Settings:
         own = vars(self)
         own["dim"] = check_count("dim", self.dim)
         if self.censor_value is not None:
-            own["censor_value"] = check_number("censor_value", self.censor_value) + 0.0  # no -0.0
+            own["censor_value"] = check_number("censor_value", self.censor_value) + 0.0  # not -0.0
         own["max_wait"] = check_nonnegative("max_wait", self.max_wait, allow_inf=True)
         if self.late is None:
             own["late"] = "use" if math.isinf(self.max_wait) else "discard"
@@ -75,7 +75,7 @@ class Contents:
         return len(self.entries)
 
     def now(self, is_choosing: bool = False) -> float:
-        """The current time on the ledger's clock, which never goes back, unlike the system's.
+        """The current time on the ledger's clock, which never goes back, unlike the system's clock.
 
         Events while a query is chosen belong to the next iteration, so the choice ignores them.
         """

@@ -152,9 +152,9 @@ class FeedbackLedger:
         the process, all calls for the same file return ledgers that share their contents. If
         several processes or machines write, use Optuna's or Ax's storages.
 
-        Settings (see the class) must agree with the file's. None takes the file's setting, or the
-        default for a new file; a new file needs ``dim``. If the file has no ``maximize`` yet, a
-        given ``maximize`` is recorded.
+        Settings (see the class) must agree with the file's settings. None takes the file's setting,
+        or the default for a new file; a new file needs ``dim``. If the file has no ``maximize``
+        yet, a given ``maximize`` is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
@@ -367,15 +367,15 @@ class FeedbackLedger:
         outcomes: Mapping[str, object] | None = None,
         context: object = None,
     ) -> None:
-        """Replace the value of a trial, for example to correct a typing error.
+        """Replace the value of a trial, for example to correct a typo.
 
         `Trial.earlier` has the previous values, and views of earlier times show them.
 
         Args:
             trial_id: The trial's id.
-            y: The right value.
+            y: The corrected value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
-            time: Time from which ``y`` is valid (default: now), not before the last value's.
+            time: Time from which ``y`` is valid (default: now), not before the last value's time.
             outcomes: See `tell` (default: unchanged).
             context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
@@ -487,7 +487,7 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, the first of equals, or None without values.
+        """The trial with the best usable value, the first one in a tie; None without values.
 
         ``maximize`` (default: the ledger's) must not contradict the ledger.
         """
@@ -641,7 +641,7 @@ class FeedbackLedger:
 
 
 def _checked_time(time: object) -> float | None:
-    return None if time is None else check_number("time", time) + 0.0  # no -0.0
+    return None if time is None else check_number("time", time) + 0.0  # turns -0.0 into 0.0
 
 
 def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None = None) -> Named:

@@ -259,7 +259,7 @@ class Storage:
 
     @contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """A context that turns SQLite's errors into the ledger's."""
+        """A context that turns SQLite's errors into errors of the ledger."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:  # such as damaged lengths

@@ -168,7 +168,7 @@ def kaplan_meier(
 ) -> ArrivalProbability:
     """Estimate ``P(delay <= wait)`` from ``waits``: delays of ``arrived`` values, and waits so far.
 
-    The interval is Clopper and Pearson's, for the number of uncensored trials that would give
+    The interval is the Clopper-Pearson interval for the number of uncensored trials that would give
     Greenwood's variance (Dorey and Korn 1987). Without censoring it is the exact binomial interval.
     """
     check_open_unit("confidence", confidence)

@@ -45,7 +45,7 @@ class CalibratedModel(Surrogate):
         calibrator: The calibrator, shared, not copied. A calibrator that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the OCBO paper, of observations.
-        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the model's.
+        excess: ``"noise"`` or ``"objective"``, the source of spread beyond the model's own spread.
             ``"noise"`` preserves the model's gain, for the search. ``"objective"`` assumes that the
             noise variance is true, for claims about the objective. Unused with ``denoise=False``.
 

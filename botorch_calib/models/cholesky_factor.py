@@ -161,7 +161,7 @@ def factor_of(model: Any) -> Factor | None:
 
 
 def _agrees(strategy: Any, factor: Factor | None) -> bool:
-    """Whether a prediction strategy agrees with the factor, as far as its weights show."""
+    """Whether a prediction strategy has the same weights of the mean as the factor."""
     if factor is None or type(strategy) is not DefaultPredictionStrategy:
         return True
     weights, kept = factor.weights.squeeze(-1), strategy.mean_cache

@@ -42,7 +42,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     detach its caches. ``X`` is transformed like training inputs. ``noise``, if given, is the whole
     variance of ``Y`` in the space of the targets, including a learned part.
     """
-    if isinstance(model, WrapperModel):  # calls this function with the model inside
+    if isinstance(model, WrapperModel):  # its method calls this function with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
     check_takes(model, X, Y)
     try:
@@ -63,7 +63,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     likelihood = likelihood_of(model)
     if isinstance(likelihood, SparseOutlierGaussianLikelihood):
-        # It would lose the learned variances when the next factor is computed.
+        # The likelihood would lose the learned variances when the next factor is computed.
         raise NotImplementedError("its likelihood has learned a noise variance of each observation")
     if isinstance(getattr(likelihood, "noise_covar", None), HeteroskedasticNoise):
         return _with_data_added(model, X, Y)
@@ -102,7 +102,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         if keeps_graph:
             strategy.likelihood = conditioned.likelihood
         else:
-            conditioned.prediction_strategy = None  # it has half of the noise
+            conditioned.prediction_strategy = None  # it was computed with half of the noise
     if update is not None and update.factor is not None:
         remember_factor(conditioned, *update.factor)
     return conditioned

@@ -48,9 +48,10 @@ class CensoredDelayModel(Surrogate):
 
     where ``K`` is the covariance matrix of all queries. ``y~`` has the values of the queries, and
     ``censor_value`` in place of missing values. Censoring lowers the mean around pending points, so
-    the search avoids them. (The paper's prior mean is zero; here it is the model's.) With
-    ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the variance and
-    leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are ignored.
+    the search avoids them. (The paper's prior mean is zero; here it is the prior mean of the
+    model.) With ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the
+    variance and leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are
+    ignored.
 
     **Values that never arrive.** Expired queries (after the ledger's ``max_wait``) remain censored.
     Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the ``censor_value`` ``c``

@@ -53,7 +53,7 @@ def fit_in_logarithms(
         OptimizationWarning: If the time ran out, or all searches failed.
 
     Raises:
-        NotPSDError: If the likelihood fails at all starts. `fit_gpytorch_mll` then draws others.
+        NotPSDError: If the likelihood fails at all starts; `fit_gpytorch_mll` then draws new ones.
     """
     shape = mll.model.train_targets.shape[:-1]
     bounds: Any

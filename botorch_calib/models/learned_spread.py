@@ -75,7 +75,7 @@ def with_learned_spread(model: Any) -> Any:
         )
     prior = training_prior(model, torch.double)
     twin: Any = with_own_hyperparameters(model)
-    twin.prediction_strategy = None  # it has the old noise
+    twin.prediction_strategy = None  # it was computed with the old noise
     level = twin.likelihood.noise_covar
     level = level.level if isinstance(level, SpreadNoise) else level
     value, spread = level.noise.double(), SpreadNoise(level, prior.inputs)
@@ -124,7 +124,7 @@ def _posterior_modes(
         own = noise * g.exp()
         total = variances + own
         share = own / total
-        root = share / math.sqrt(2.0)  # of the Fisher information
+        root = share / math.sqrt(2.0)  # root of the Fisher information
         cholesky = torch.linalg.cholesky(eye + root.unsqueeze(-1) * priors * root.unsqueeze(-2))
         b = root.square() * g + 0.5 * (squares / total - 1.0) * share
         scaled = root.unsqueeze(-1) * (priors @ b.unsqueeze(-1))
@@ -150,7 +150,7 @@ def _check_lengthscales(model: Any) -> None:
     cost = costs_by_noise(model).min()
     scaled_lengthscales(model)(torch.tensor(_SHORTER))
     gain = float(cost - costs_by_noise(model).min())
-    for parameter, value in given:  # to the last bit
+    for parameter, value in given:  # restored to the last bit
         parameter.copy_(value)
     if gain > _GAIN:
         raise UnsupportedError(

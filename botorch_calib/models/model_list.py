@@ -82,8 +82,8 @@ class CalibratedModelList(ModelList):
 
         ``model`` is a ``ModelListGP`` or ``ModelList`` of models that
         `CalibratedModel.from_history` accepts, or a model with a batch of independent outputs, such
-        as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome, or is a
-        sequence with a calibrator, or None for no calibration, for each outcome. For other
+        as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome. It may
+        be a sequence that has, for each outcome, a calibrator or None for no calibration. For other
         arguments see `CalibratedModel.from_history`; if they differ between outcomes, pass
         `CalibratedModel` objects to the constructor.
 

@@ -221,7 +221,7 @@ def _forward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     if type(part) is Power:
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(part.power)
-        Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would map them to positive targets
+        Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would make negative outcomes positive
     value: Tensor = part(Y, **inputs)[0]
     return value
 

@@ -84,7 +84,7 @@ class _PartlyKnownNoise(FixedGaussianNoise):
             if shape is None:
                 X = params[0] if isinstance(params[0], Tensor) else params[0][0]
                 shape = X.shape[:-1]
-            noise = self.noise  # GPyTorch, too, takes points in the number of rows for the rows
+            noise = self.noise  # as in GPyTorch, equally many points count as the rows
             if shape[-1] != noise.shape[-1]:
                 noise = noise.new_full(shape, torch.nan)
         return DiagLinearOperator(torch.where(noise.isnan(), self.unknown.noise, noise))
@@ -97,7 +97,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
     hyperparameters. New observations have this variance, too, unless
     ``condition_on_observations(X, Y, noise=...)`` or ``CalibratedModel.observe(X, Y, Yvar)`` gives
     another; NaN means unknown there as well. If all variances are known, or ``train_Yvar`` is None,
-    the model equals BoTorch's. ::
+    the model equals ``SingleTaskGP``. ::
 
         gp = PartlyKnownNoiseGP(X, Y, Yvar)  # n x 1, NaN if unknown
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))

@@ -247,8 +247,8 @@ class Targets(NamedTuple):
     """Moments of a process's targets at points; for ensembles ``batch_shape x S x ...``."""
 
     mean: Tensor  # batch_shape x q x 1
-    variance: Tensor  # of the objective, batch_shape x q x 1
-    inputs: Tensor  # in the transformed space, batch_shape x q x d
+    variance: Tensor  # variance of the objective, batch_shape x q x 1
+    inputs: Tensor  # transformed inputs, batch_shape x q x d
     covariance: Tensor | LinearOperator | None = None  # batch_shape x q x q, if joint
     with_baseline: Tensor | None = None  # covariance with the baseline, batch_shape x q x r
 

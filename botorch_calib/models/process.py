@@ -102,7 +102,7 @@ def raw_width(model: object) -> int | None:
 
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:
-    """``X`` with the column of the output task, if ``X`` lacks it for a multi-task model."""
+    """For a multi-task model, add the column of the output task to ``X`` if it is missing."""
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task or X.shape[-1] != model.num_non_task_features:
         return X
@@ -252,8 +252,9 @@ def learned_noise(process: object) -> Tensor | None:
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
     """Mean of the given noise of each row's task, ``batch_shape x q x 1``; None if it is learned.
 
-    BoTorch's models add the same, with two exceptions up to 0.18.1: models conditioned on batches
-    raise, and the noise of a task without observations is NaN. Here it is the mean of all tasks.
+    BoTorch's models add the same noise, with two exceptions up to 0.18.1: models conditioned on
+    batches raise, and the noise of a task without observations is NaN. Here it is the mean over
+    all tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None

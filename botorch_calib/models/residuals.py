@@ -65,7 +65,8 @@ def forecast_history(
     cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag_embed())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
-        # The predictive variance of y_i is 1 / [K^-1]_ii, its residual that times [K^-1 (y - m)]_i.
+        # The predictive variance of y_i is v_i = 1 / [K^-1]_ii, and the residual is
+        # v_i [K^-1 (y - m)]_i.
         precision = torch.cholesky_inverse(cholesky).diagonal(dim1=-2, dim2=-1)
         weighted = torch.cholesky_solve(deviation, cholesky).squeeze(-1)
         z, deviations = weighted / precision.sqrt(), precision.rsqrt()

@@ -79,7 +79,7 @@ def sharpened(
     lengthscale_width = check_positive("lengthscale_width", lengthscale_width)
     evidence = check_nonnegative("evidence", evidence)
     twin: Any = with_own_hyperparameters(model)
-    twin.prediction_strategy = None  # it has the old hyperparameters
+    twin.prediction_strategy = None  # it was computed with the old hyperparameters
     set_lengthscales = scaled_lengthscales(twin)
     costs = []
     for t in _LENGTHSCALES:

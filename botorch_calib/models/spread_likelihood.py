@@ -11,7 +11,7 @@ from gpytorch.likelihoods.noise_models import HomoskedasticNoise, Noise
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-# Lengthscales of ``g`` in units of ``sqrt(d)``, and its least and largest values.
+# Lengthscales of ``g`` in units of ``sqrt(d)``; the least and the largest value of ``g``.
 LENGTHSCALES, LEAST, MOST = (0.3, 0.8), -5.0, 3.0
 
 

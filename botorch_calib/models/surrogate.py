@@ -221,7 +221,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Replace the process and, if given, the ``calibrator``; returns a new surrogate.
 
         If ``model`` is a surrogate, its pending points and its calibrator, with their settings,
-        take precedence over this surrogate's.
+        take precedence over the settings of this surrogate.
 
         Raises:
             BotorchTensorDimensionError: If the inputs of ``model`` have a different width.
@@ -260,7 +260,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         posterior_transform: PosteriorTransform | None = None,
         baseline: Tensor | None = None,
     ) -> Any:
-        """Posterior at ``X``, ``batch_shape x q x d``; without a calibrator, the process's.
+        """Posterior at ``X``, ``batch_shape x q x d``; without a calibrator, the process posterior.
 
         Args:
             X: Points.
@@ -277,7 +277,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         if self.calibrator is None:
             return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
-        # Checking a tensor waits for the device, but acquisition functions pass booleans.
+        # The check of a tensor synchronizes with its device. Acquisition functions pass booleans,
+        # which avoids this.
         given = None
         if isinstance(observation_noise, Tensor):
             given = check_variances("observation_noise", observation_noise)

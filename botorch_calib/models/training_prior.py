@@ -28,7 +28,7 @@ class TrainingPrior(NamedTuple):
     """Prior of a model's targets: ``deviation ~ N(0, covariance + diag(noise))``."""
 
     inputs: Tensor  # n x d, transformed
-    covariance: Tensor  # n x n, of the objective at the inputs
+    covariance: Tensor  # n x n, covariance of the objective at the inputs
     noise: Tensor  # n, variances of the observations
     deviation: Tensor  # n, targets minus their prior mean
     new_noise: Tensor  # n, variances of a new observation at each input
@@ -40,8 +40,9 @@ def training_prior(
 ) -> TrainingPrior:
     """Prior of a Gaussian process at the training inputs, in the precision ``dtype``.
 
-    The default precision is the model's. With ``members`` the model is an ensemble, and all tensors
-    except the inputs have a first dimension of members. The model and its mode do not change.
+    The default is the precision of the model. With ``members`` the model is an ensemble, and all
+    tensors except the inputs have a first dimension of members. The model and its mode do not
+    change.
     """
     gp: Any = _as_exact(model, members)
     dtype = gp.train_targets.dtype if dtype is None else dtype
@@ -71,8 +72,8 @@ def _noise_of_new_rows(
 ) -> Tensor:
     """Variances ``n`` that a likelihood adds to new observations at the training inputs.
 
-    A variance learned from a row's value, such as an outlier's, was not known beforehand. One more
-    row prevents a likelihood from treating the rows as its training data.
+    A variance learned from a row's value, such as the variance of an outlier, was not known
+    beforehand. One more row prevents a likelihood from treating the rows as its training data.
     """
     mean, variances, *more = (
         torch.cat([rows, rows[:1]]) for rows in (prior.mean, _variances(prior), *inputs)
@@ -91,7 +92,8 @@ def _added(
     likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor], **known: Tensor
 ) -> Tensor:
     """The variances ``n`` that a likelihood adds to a prior at ``n`` inputs."""
-    # The noise of some likelihoods depends on the prior's variance, so it is a difference.
+    # The noise of some likelihoods depends on the prior's variance, so it is computed as a
+    # difference.
     noise = _variances(likelihood(prior, list(inputs), **known)) - _variances(prior)
     return noise.clamp(min=0.0)
 

@@ -146,7 +146,7 @@ class WrapperModel(Model):
         keep_transforms: bool = True,
         assign: bool = False,
     ) -> Any:
-        """Load all parts; the base model's method, if it can, obeys ``keep_transforms``."""
+        """Load all parts; ``keep_transforms`` is obeyed if the base model's method supports it."""
         is_base = {key: key.startswith("model.") for key in state_dict}
         base = {key[6:]: value for key, value in state_dict.items() if is_base[key]}
         others = {key: value for key, value in state_dict.items() if not is_base[key]}

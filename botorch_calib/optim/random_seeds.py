@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global random numbers, and a CUDA device's, within a context."""
+    """Seed torch's global random numbers, on the CPU and a CUDA device, within a context."""
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -29,7 +29,7 @@ _BURN_IN = 200
 
 @dataclass(frozen=True)
 class Region:
-    """A box with linear inequalities and equations; a fixed column has equal bounds.
+    """A box with linear inequality and equality constraints; a fixed column has equal bounds.
 
     Equal bounds replace the ``fixed_features`` of BoTorch's functions, so that all functions are
     evaluated at complete points. (Up to version 0.18.1 BoTorch's search puts fixed values into the
@@ -93,7 +93,7 @@ class Region:
         return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
 
     def placed(self, X: Tensor) -> Tensor:
-        """Project ``X`` into the box and onto the equations, and drop infeasible points."""
+        """Project ``X`` into the box and onto the equality constraints; drop infeasible points."""
         X = X.clamp(*self.bounds)
         if self.equal_in_widths:
             lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
@@ -120,12 +120,12 @@ class Region:
 
     @cached_property
     def linear_in_widths(self) -> LinearConstraints | None:
-        """The inequalities for points in widths, scaled to a largest coefficient of 1."""
+        """The inequality constraints for points in widths, scaled to a largest coefficient of 1."""
         return self._in_widths_of(self.linear)
 
     @cached_property
     def equal_in_widths(self) -> LinearConstraints | None:
-        """The equations for points in widths, scaled to a largest coefficient of 1."""
+        """The equality constraints for points in widths, scaled to a largest coefficient of 1."""
         return self._in_widths_of(self.equal)
 
     def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
@@ -144,7 +144,7 @@ class Region:
 
 
 def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints | None:
-    """Linear constraints on one point, in the precision of the bounds; None for none."""
+    """Linear constraints on one point, in the precision of the bounds; None without constraints."""
     checked: LinearConstraints = []
     for each in [] if lines is None else check_list(name, lines, _LINE):
         if len(check_list(name, each, _LINE)) != 3 or not (

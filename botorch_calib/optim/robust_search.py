@@ -38,7 +38,7 @@ from botorch_calib.optim.scaled_search import (
 
 Array = npt.NDArray[np.float64]
 
-#: The smooth form has the norm of order 32 of the gradient norms, within 9 % of the largest norm.
+#: The smooth form replaces the largest gradient norm by their norm of order 32, within 9 % of it.
 #: A closer form would take more steps, and the second search makes it unnecessary.
 SMOOTHING = 1.0 / 32.0
 # Settings of the first, rough search; the tolerance is relative to the spread of the values over
@@ -88,7 +88,7 @@ def optimize_robust(
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)
     num = check_count("num_restarts", num_restarts)
-    # The unit of the values is their standard deviation, which takes two values.
+    # The unit of the values is their standard deviation, which needs at least two values.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     parts = getattr(acq_function, "lipschitz_bound", lambda bounds: None)(bounds)
     if parts is None:

@@ -47,7 +47,7 @@ def new_axes(size: tuple[float, float]) -> Axes:
 
 
 def ink() -> str:
-    """Colour of text, for lines and marks that are not of a method."""
+    """Colour of text, for lines and marks that do not belong to a method."""
     import matplotlib as mpl
 
     return str(mpl.rcParams["text.color"])

@@ -35,7 +35,7 @@ _LEAST_SHARE = 1e-300
 def normal_scores(posterior: Any) -> OutcomeMap:
     """The map from normal scores to observations under a posterior of observations.
 
-    Supported are a ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with
+    It supports a ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with
     ``cdf`` and ``icdf``, and the posteriors of botorch_community's prior-fitted networks and
     variational Bayesian last layers (noise included). Other kinds can be registered.
 

@@ -25,7 +25,7 @@ class OutcomeMap(ABC):
         """The inverse map; minus infinity below the range of outcomes, infinity above it."""
 
     def kinks(self, ref: Tensor) -> Tensor | None:
-        """Latent numbers where the map is not smooth, increasing, ``num x ...``; None for none.
+        """Latent numbers where the map is not smooth, increasing, ``num x ...``, or None.
 
         Panels of integrals end at kinks. The result has the precision and device of ``ref``.
         """
@@ -48,7 +48,7 @@ class Affine(OutcomeMap):
 
     @property
     def _is_identity(self) -> bool:
-        # Comparing tensors would wait for the device.
+        # Comparing tensors would synchronize with the device.
         return isinstance(self.weight, float) and (self.weight, self.offset) == (1.0, 0.0)
 
     def outcome(self, latent: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     @property
     def _numbers_of_base_samples(self) -> list[int]:
         """Numbers of base samples of each outcome at a point."""
-        num_dims = len(self._extended_shape()) - 1  # of t-batch and points
+        num_dims = len(self._extended_shape()) - 1  # dimensions of the t-batch and the points
         return [
             0 if _is_known(each) else each.base_sample_shape[num_dims:].numel()
             for each in self.posteriors

@@ -38,8 +38,8 @@ from botorch_calib.distributions.outcome_quadrature import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 
-MEMBER_DIM = -3  # of moments and samples, as in BoTorch's ensembles
-#: Sources of a calibrated spread in excess of the model's.
+MEMBER_DIM = -3  # dimension of members in moments and samples, as in BoTorch's ensembles
+#: Sources of a calibrated spread beyond the model's own spread.
 EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
 # default of BoTorch's analytic acquisition functions, which do not export it.
@@ -236,7 +236,8 @@ class Prediction:
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, the shape of several levels leads
-                the shape of the result. Checking a tensor of levels waits for its device.
+                the shape of the result. The check of a tensor of levels synchronizes with its
+                device.
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
@@ -489,5 +490,5 @@ class Prediction:
 
 def _quantile(prediction: Prediction, score: float) -> Tensor:
     """The quantile of a prediction at the level ``Phi(score)``."""
-    # Checking a tensor of levels would wait for the device.
+    # The check of a tensor of levels would synchronize with the device.
     return prediction.quantile(0.5 * math.erfc(-score / math.sqrt(2.0))).double()

@@ -119,7 +119,7 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` and gradients ``b x M x (d_x + d_c)`` by (x, c), without a graph.
+        """Values ``b x M`` and gradients ``b x M x (d_x + d_c)`` in ``(x, c)``, without a graph.
 
         If ``gradients`` is False, the second tensor is ignored.
         """

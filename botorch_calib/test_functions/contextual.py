@@ -163,7 +163,8 @@ class ContextShift(ContextualProblem):
         return self._value(X[..., 0].abs(), (X[..., 1] - 0.5).abs())
 
     def _expectation(self, X: Tensor) -> Tensor:
-        # The mean of |c - 0.5|: a folded normal's, corrected for clipping at five deviations
+        # The mean of |c - 0.5|: the mean of a folded normal distribution, corrected for clipping at
+        # five deviations
         normal, z = NormalDist(), 0.5
         folded = 2.0 * normal.pdf(z) + z * (1.0 - 2.0 * normal.cdf(-z))
         distance = 0.2 * (folded - 2.0 * (normal.pdf(5.0) - 5.0 * normal.cdf(-5.0)))

@@ -102,9 +102,9 @@ class Arrival(NamedTuple):
 class DelayedProblem(BaseTestProblem):
     r"""A test problem whose values arrive after a random delay on a simulated clock.
 
-    Other attributes are the wrapped problem's, which must have a single objective: ``problem(X)``
-    evaluates it without delay. Callers pass the time as ``now``, which must not decrease.
-    `draw_delay` draws the delays, with a ``seed`` of at least 0.
+    Other attributes come from the wrapped problem, which must have a single objective:
+    ``problem(X)`` evaluates it without delay. Callers pass the time as ``now``, which must not
+    decrease. `draw_delay` draws the delays, with a ``seed`` of at least 0.
 
     Attributes:
         now: The latest time passed by a caller; minus infinity at first.

@@ -57,9 +57,9 @@ class AggregatedQuantileTracker(QuantileLearner):
     AdaHedge's rate [deRooij2014]; ``Delta_t`` is the accumulated gap between the loss of the
     weights and their mix loss. So no rate needs tuning. The pinball loss is convex, and clamping
     the average to [0, 1] does not increase it. Therefore the loss of the average is at most the
-    loss of the best member plus ``2 sqrt(V ln K)`` and lower orders, with ``V`` the accumulated
-    variance of the members' losses. Dynamically-tuned adaptive conformal inference [Gibbs2024]
-    mixes step sizes in the same way.
+    loss of the best member plus ``2 sqrt(V ln K)`` and lower-order terms, with ``V`` the
+    accumulated variance of the members' losses. Dynamically-tuned adaptive conformal inference
+    [Gibbs2024] mixes step sizes in the same way.
 
     An average of calibrated thresholds need not be calibrated, so a safety net is added. Let
     ``b_t(x)`` be the average, clamped to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the shortfall
@@ -318,7 +318,7 @@ def _choices(
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
     """AdaHedge's weights ``K`` after losses ``K``; at gap 0 the best members share all weight."""
-    # In PyTorch: predictions call this function, and must not wait for a device.
+    # In PyTorch: predictions call this function, and must not synchronize with a device.
     rate = math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)
     return torch.softmax(-rate * losses, dim=0)
 

@@ -30,8 +30,8 @@ MAX_SPREAD = 1e6
 class Thresholds(NamedTuple):
     """Thresholds as a function of the inputs.
 
-    Without a ``radial`` sum they are ``everywhere`` the same. Otherwise
-    `QuantileLearner._finished` computes them from the sum and the ``shift``.
+    If ``radial`` is None, the thresholds are ``everywhere``, for all inputs. Otherwise
+    `QuantileLearner._finished` computes them from the ``radial`` sum and the ``shift``.
     """
 
     everywhere: Tensor
@@ -70,7 +70,7 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
-        # This setting is in the state, since states of other scores differ in it.
+        # This setting is in the state dict, so that the state of another score is not loaded.
         self.register_buffer("initial", _initial_thresholds(initial, p))
         # The width 0 means that the width is unknown until the first update.
         self.register_buffer("centers", p.new_zeros(0, 0))

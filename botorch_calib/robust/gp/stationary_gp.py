@@ -49,7 +49,7 @@ class StationaryGP:
     profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
     # The middle of the training data, d: differences from it are accurate even for data far from 0
     origin: Tensor
-    slope: Tensor  # of scaled inputs with respect to inputs, d
+    slope: Tensor  # derivatives of scaled inputs in inputs, d
     inputs: Tensor  # n x d, scaled
     weights: Tensor  # n
     precision: Tensor  # n x n

@@ -73,7 +73,7 @@ class AmbiguitySet:
 
         The centre of the set, ``contexts``, has the dtype and the device of ``X``.
         """
-        # Values are not checked, as a check would wait for the device: NaN gives NaN.
+        # Values are not checked, as a check would synchronize with the device: NaN gives NaN.
         return self._worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:

@@ -18,7 +18,7 @@ from botorch_calib.robust.sets.base import Ball
 _GAP = 1e-12
 # The number of cutting planes is finite; no instance has needed this many.
 _MAX_STEPS = 200
-# On a GPU the test for convergence makes the host wait, so it runs after this many steps. Most
+# On a GPU the test for convergence forces a synchronization, so it runs after this many steps. Most
 # instances need 4 to 14 steps. On a processor the test runs after each step.
 _BLIND_STEPS = 16
 # Numbers in one block of costs. On a processor a block fits into the cache.
@@ -106,12 +106,14 @@ class _Transport:
     """The exact worst cases of ``b`` functions.
 
     A plan that moves atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)``, which
-    lies above the concave dual function and touches it where the plan is cheapest. The search has
-    two plans: ``near`` costs at most the radius, ``far`` costs more. Their lines cross at the next
-    ``gamma``. The height of the crossing is an upper bound of the optimum, the mean of the mixture
-    of both plans that costs exactly the radius. The cheapest plan at this ``gamma`` gives a lower
-    bound and replaces one of the two. Sources are the atoms of positive weight. A source with the
-    same target in both plans has this target for every ``gamma`` in between.
+    lies above the concave dual function and touches it where the plan is cheapest. The search keeps
+    two plans: ``near`` costs at most the radius, and ``far`` costs more. The next ``gamma`` is
+    where the lines of both plans cross. The value of the lines at the crossing is an upper bound on
+    the optimum, and equals the mean of the mixture of both plans that costs exactly the radius. The
+    cheapest plan at this ``gamma`` gives a lower bound, and replaces ``near`` or ``far``.
+
+    Sources are the atoms of positive weight. If a source has the same target in both plans, it has
+    this target for every ``gamma`` in between.
     """
 
     def __init__(self, u: Tensor, contexts: ContextDistribution, radius: float) -> None:
