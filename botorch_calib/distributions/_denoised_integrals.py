@@ -74,7 +74,7 @@ EXCESS, SURVIVAL = 0, 1
 def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """The scale, and the ratio of the noise to the scale, clamped to [`MIN_RATIO`, `MAX_RATIO`].
 
-    For a larger ratio the scale is raised instead of lowering the noise, since so small a scale has
+    If the ratio is larger, the scale is raised and the noise is kept, since such a small scale has
     no effect.
     """
     scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))

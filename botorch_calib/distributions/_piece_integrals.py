@@ -77,12 +77,12 @@ def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
 def log_integrals(
     x: Tensor, r: Tensor | None, low: Tensor, high: Tensor, normal: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Both logarithms for each piece, ``K x n``; the logarithm of 0 is `_NOTHING`.
+    """Logarithms of both integrals of a piece, ``K x n`` (see the module); `_NOTHING` for log 0.
 
     As a function of ``z``, the integrand resembles a normal density of mean ``x / (1 + r^2)`` and
-    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels meet at
-    the peaks of both, so that the integrand decreases from the start of each panel. Above the last
-    panel the noise has no effect.
+    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels of
+    quadrature nodes meet at the peaks of both densities, so that the integrand decreases from the
+    start of each panel. Above the last panel the noise has no effect.
 
     Args:
         x: Thresholds ``n``.

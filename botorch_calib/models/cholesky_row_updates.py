@@ -31,7 +31,7 @@ class RowUpdate:
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """The update for a model; None with gradients and for other strategies than the default."""
+        """The update for a model; None if gradients are enabled or the class is not the default."""
         strategy = getattr(model, "prediction_strategy", None)
         # The exact type, as subclasses (interpolated, sparse) have other caches than a factor.
         is_usual = type(strategy) is DefaultPredictionStrategy and not torch.is_grad_enabled()
