@@ -75,7 +75,7 @@ class AreaReport:
                 cells = [str(len(first.values)), *first.cells(".3f", margin)]
                 cells += [*regret.mean_cells(".2f"), *error.mean_cells(".2f")]
                 body.append([family, *keys, *cells])
-        header = ["family", "problems", "method", "seeds", f"area, less that of {suite.baseline}"]
+        header = ["family", "problems", "method", "seeds", f"area, difference to {suite.baseline}"]
         header += ["95 % interval", "p", "detectable", ""]
         header += ["log10 of the final regret", "95 % interval"]
         header += ["calibration error", "95 % interval"]

@@ -135,7 +135,7 @@ class CoverageReport:
                     cells += found.mean_cells(form)
                 body.append([family, *keys, *cells])
         header = ["family", "problems", "method", "seeds"]
-        header += [f"{self.endpoint}, less that of {suite.baseline}", "95 % interval", "p"]
+        header += [f"{self.endpoint}, difference to {suite.baseline}", "95 % interval", "p"]
         header += ["detectable", ""]
         for beside in list(endpoints)[1:]:
             header += [beside, "95 % interval"]

@@ -58,8 +58,8 @@ class OracleReport(DecisionReport):
             ]
 
         plain = self.primary
-        header = ["case", "method", f"violated less {plain}, %", "95 % interval"]
-        header += [f"reward less {plain}", "95 % interval", f"worse than {plain} in"]
+        header = ["case", "method", f"violated, difference to {plain}, %", "95 % interval"]
+        header += [f"reward, difference to {plain}", "95 % interval", f"worse than {plain} in"]
         header += [h for y in self.yardsticks for h in (f"reward of {y}'s, %", "95 % interval")]
         header += ["worst run violated, %", "recommended, safe"]
         return table(header, self._rows(cases, cells))
@@ -87,7 +87,7 @@ class OracleReport(DecisionReport):
         oracle, *others = self.yardsticks
         what = f"`{oracle}`, which certifies by the true quantile at the time of the round"
         return what + "".join(
-            f", and of that of `{name}`, the plain quantile of the right process" for name in others
+            f", and of `{name}`, the plain quantile of the right process" for name in others
         )
 
     def _share(self, case: Sequence[ByMethod], method: str, yardstick: str) -> tuple[str, str]:
@@ -104,7 +104,7 @@ class OracleReport(DecisionReport):
 
     def _between_cases(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
         """Reward and violations of a case beside those of another."""
-        reward, violated = "reward of the other's, %", "violated less the other's, %"
+        reward, violated = "reward of the other's, %", "violated, difference to the other's, %"
         header = ["case", "other", "method", reward, "95 % interval", violated, "95 % interval"]
         body = []
         for case, other in self.beside:

@@ -126,7 +126,7 @@ class DecisionReport:
             ]
 
         header = ["case", "method", "seeds", "violated, %", "95 % interval", "gap"]
-        header += [f"gap less that of {suite.baseline}", "95 % interval", "p", "detectable", ""]
+        header += [f"gap, difference to {suite.baseline}", "95 % interval", "p", "detectable", ""]
         return table([*header, *scores], self._rows(cases, cells))
 
     def _comparisons(

@@ -33,7 +33,7 @@ SUITES = (
     (SMALL_SETS, [*faults_and_small_sets.SMALL_SETS]),
 )
 HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
-HEAD += ["reward", "before", "reward less before", "safe", "before"]
+HEAD += ["reward", "before", "change of the reward", "safe", "before"]
 
 
 class Run(NamedTuple):

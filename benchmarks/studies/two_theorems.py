@@ -175,9 +175,9 @@ def markdown(runs: Runs) -> str:
             f"Shares of {ROUNDS} rounds in percent: means over three functions and {len(seeds)} "
             "seeds, with Student's 95 % intervals over seeds.",
             "",
-            "## Gains beside stated gains",
+            "## Observed and stated gains",
             "",
-            "For r = 2, 5 and 10: gains of at least r times the stated one, and outcomes at or "
+            "For r = 2, 5 and 10: gains of at least r times the stated gain, and outcomes at or "
             "above the stated (1 - 1/r)-quantile, which include these gains. With calibration both "
             "shares are at most 1/r, which the head of the column gives. A run is doubted if its "
             f"evidence against the stated gains reaches {EVIDENCE:g}.",
