@@ -10,17 +10,27 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.framework import plots
+from benchmarks.framework.protocol import configuration_hash
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.stored_results import ARCHIVE_SUFFIX, ARCHIVES_DIR
 from benchmarks.suites import SUITES
-from tests.documentation import IN_CHECKOUT
+from tests.documentation import DOCS, IN_CHECKOUT
 from tests.long_grids import mostly_slow
 
 # Archives without a table are of suites that are still being run.
+OF_SUITES = [path for path in sorted(TABLES_DIR.glob("*.md")) if path.stem in SUITES]
+
+
+def is_present(table: Path) -> bool:
+    """Whether a table is of what its suite runs now, and so of the archive."""
+    stated = re.search(r"configuration `(\w+)`", table.read_text(encoding="utf-8"))
+    return stated is None or stated[1] == configuration_hash(SUITES[table.stem])
+
+
 TABLES = [
     path
-    for path in sorted(TABLES_DIR.glob("*.md"))
-    if (ARCHIVES_DIR / f"{path.stem}{ARCHIVE_SUFFIX}").exists()
+    for path in OF_SUITES
+    if is_present(path) and (ARCHIVES_DIR / f"{path.stem}{ARCHIVE_SUFFIX}").exists()
 ]
 
 # One of calibration, of delays and of robustness, with small archives.
@@ -35,6 +45,17 @@ def test_archives_are_of_suites() -> None:
     tables = {path.stem for path in TABLES}
     assert "misspecified" in tables
     assert "robust_shift" in tables or not IN_CHECKOUT
+
+
+def test_a_table_of_an_earlier_configuration_names_the_commit_that_gives_it() -> None:
+    earlier = [table for table in OF_SUITES if not is_present(table)]
+    pages = [DOCS / "results" / table.name for table in earlier]
+    unnamed = [
+        page.name
+        for page in pages
+        if not re.search(r"in commit `\w{8}`", page.read_text(encoding="utf-8"))
+    ]
+    assert not unnamed
 
 
 @pytest.mark.parametrize(
