@@ -284,7 +284,7 @@ class FurtherReplicate(DecisionReplicate):
             gp = self.surrogate(self.X, self.outcomes[:, [i]], self.bounds, step, last)
             self.gps[i] = gp
             known.append(gp)
-        objective: Any = with_data(self.reference(), self.X, self.objectives).eval()
+        objective: Any = self._objective_gp(step).eval()
         if self.out:
             pending = torch.cat([evaluation.x for evaluation in self.out])
             objective = CensoredDelayModel(objective, pending, imputation="hallucinate")
@@ -309,6 +309,10 @@ class FurtherReplicate(DecisionReplicate):
         )
         duration = np.random.default_rng(stream_seed(self.seed, DURATIONS, step)).exponential()
         heapq.heappush(self.out, Evaluation(self.now + duration, step, x, objective, outcomes))
+
+    def _objective_gp(self, step: int) -> SingleTaskGP:
+        """The objective's process of all that is known."""
+        return with_data(self.reference(), self.X, self.objectives)
 
     def _arrive(self) -> None:
         """Take in what comes of the evaluation that ends next."""

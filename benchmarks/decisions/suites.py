@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.decisions import (
+    bbob_constrained,
     faults_and_small_sets,
     limits_and_workers,
     methods,
@@ -134,4 +135,14 @@ FURTHER = _beside_an_oracle(
     beside=(("workers", "d5"), ("both", "two_limits")),
 )
 
-SUITES = (BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER)
+# A public suite, seen through noise.
+BBOB_CONSTRAINED = _beside_an_oracle(
+    "bbob_constrained",
+    bbob_constrained.tasks(),
+    bbob_constrained.CASES,
+    bbob_constrained.methods(),
+    range(25000, 25018),
+    bbob_constrained.replicate,
+)
+
+SUITES = (BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER, BBOB_CONSTRAINED)

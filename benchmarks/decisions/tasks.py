@@ -86,7 +86,7 @@ class Standardized:
         return 1.0
 
     def __call__(self, X: Tensor) -> Tensor:
-        mean, deviation = _moments(self)
+        mean, deviation = moments(self)
         return (self.raw(X) - mean) / deviation
 
     def raw(self, U: Tensor) -> Tensor:
@@ -98,7 +98,8 @@ class Standardized:
 
 
 @cache
-def _moments(surface: Standardized) -> tuple[float, float]:
+def moments(surface: Standardized) -> tuple[float, float]:
+    """Mean and standard deviation of the raw values over the box."""
     values = surface.raw(cube(surface.dim, SPREAD_POINTS, seed=0))
     return float(values.mean()), float(values.std())
 

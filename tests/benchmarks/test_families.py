@@ -15,6 +15,8 @@ from benchmarks.suites import SUITES
 DECLARED = {
     # Six kinds of model, each with itself.
     "any_model": (6,),
+    # Four cases; two other methods in each.
+    "bbob_constrained": (4, 8),
     # Three other methods in each.
     "decisions_budget": (5, 15),
     # Six cases; three other methods in each.
