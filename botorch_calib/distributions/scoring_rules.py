@@ -22,7 +22,7 @@ from botorch_calib._validation import (
     check_unit_interval,
     in_double,
 )
-from botorch_calib.distributions._normal_functions import log_normal_interval, unit_legendre
+from botorch_calib.distributions._normal_functions import quick_log_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Nodes of the rule, and twice the logarithm by which a normal density has decreased at its end
@@ -33,8 +33,9 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    The score is the integral of ``F^2`` below ``z``, plus the same integral of the mirrored
-    distribution below ``-z``. A Gauss-Legendre rule on each piece is exact up to rounding.
+    The observation divides the piece that contains it, so the integrand is smooth on each of the
+    ``num_pieces + 1`` segments. A Gauss-Legendre rule on each segment is exact up to rounding,
+    or up to 1e-9 if all pieces are narrow.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
@@ -49,8 +50,18 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     check_finite("z", z)
     dtype, predictive = z.dtype, predictive.to(torch.float64)
     z = z.double().expand(torch.broadcast_shapes(z.shape, predictive.batch_shape))
-    below, above = _square_below(predictive, z), _square_below(predictive.mirrored(), -z)
-    return (below + above).to(dtype)
+    scale = torch.ones_like(z) if predictive.scale is None else predictive.scale
+    z = (z / scale).unsqueeze(-1)
+    knots = predictive.standardized().knots.expand(*z.shape[:-1], -1)
+    inside = z.clamp(knots[..., :1], knots[..., -1:])
+    edges = torch.cat([knots, inside], dim=-1).sort(dim=-1).values
+    # Segments from this one on are above the observation, and number ``j`` is of piece ``j - 1``.
+    first_above = (knots[..., 1:-1] <= inside).sum(dim=-1, keepdim=True) + 1
+    segments = torch.arange(edges.shape[-1] - 1, device=z.device)
+    is_above = segments >= first_above
+    squares = _segments(predictive, knots, edges, segments - is_above.long(), is_above.double())
+    # F is 0 below a finite first knot, and 1 above a finite last knot.
+    return (scale * (squares + (z - inside).abs().squeeze(-1))).to(dtype)
 
 
 def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int = 200) -> Tensor:
@@ -159,28 +170,32 @@ def binomial_interval(
     return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))
 
 
-def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
-    """``int F(x)^2 dx`` over all ``x`` below ``z``."""
-    scale = torch.ones_like(z) if predictive.scale is None else predictive.scale
-    x, knots, masses = (z / scale).unsqueeze(-1), predictive.standardized().knots, predictive.masses
-    x, low, high = torch.broadcast_tensors(x, knots[..., :-1], knots[..., 1:])
-    end, below = x.clamp(low, high), masses.cumsum(dim=-1) - masses
+def _segments(
+    predictive: PiecewisePredictive, knots: Tensor, edges: Tensor, pieces: Tensor, step: Tensor
+) -> Tensor:
+    """``int (F(x) - step)^2 dx``, summed over segments between ``edges``, each within a piece."""
+    left, right = edges[..., :-1], edges[..., 1:]
+    low, high = knots[..., :-1].gather(-1, pieces), knots[..., 1:].gather(-1, pieces)
+    masses = predictive.masses.expand(*knots.shape[:-1], -1)
+    mass, to_high = masses.gather(-1, pieces), masses.cumsum(dim=-1).gather(-1, pieces)
+    at_low, at_high = to_high - mass - step, to_high - step
     # At the distance ``s`` from its densest point ``c``, the density of a normal piece has
     # decreased by ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``. The rest is lost in rounding.
-    uniform, peak = predictive.form.is_uniform(x.device), torch.zeros_like(x).clamp(low, high)
+    uniform = predictive.form.is_uniform(knots.device)[pieces]
+    peak = torch.zeros_like(low).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())
     reach = reach.masked_fill(uniform, math.inf)
-    start = torch.minimum(torch.maximum(low, peak - reach), end)
-    stop = torch.maximum(torch.minimum(end, peak + reach), start)
-    # The distribution function is 0 below an open first piece, whose distance is infinite.
-    before = (start - low).masked_fill(low.isneginf(), 0.0)
-    total = below.square() * before + (below + masses).square() * (end - stop)
-    width, natural = stop - start, log_normal_interval(low, high)
-    nodes, weights = unit_legendre(_ORDER, x.dtype, x.device)
+    start = torch.minimum(torch.maximum(left, peak - reach), right)
+    stop = torch.maximum(torch.minimum(right, peak + reach), start)
+    # F - step is 0 beyond the reach of an open piece, where distances are infinite.
+    below = (start - left).masked_fill(left.isneginf(), 0.0)
+    above = (right - stop).masked_fill(right.isposinf(), 0.0)
+    total = at_low.square() * below + at_high.square() * above
+    width, natural = stop - start, quick_log_interval(low, high)
+    nodes, weights = unit_legendre(_ORDER, low.dtype, low.device)
     for node, weight in zip(nodes.unbind(), weights.unbind(), strict=True):
-        at = start + node * width
-        normal = (log_normal_interval(low, at) - natural).exp().clamp(max=1.0)
-        share = torch.where(uniform, (at - low) / (high - low), normal)
-        total += weight * width * (below + masses * share).square()
-    # F = 1 above a finite last knot.
-    return scale * (total.sum(dim=-1) + (x - high)[..., -1].clamp(min=0.0))
+        x = torch.addcmul(start, width, node)
+        normal = (quick_log_interval(low, x) - natural).exp_().clamp_(max=1.0)
+        share = torch.where(uniform, (x - low) / (high - low), normal)
+        total += weight * width * torch.addcmul(at_low, mass, share).square_()
+    return total.sum(dim=-1)
