@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+PROCESSOR_TIME = time.process_time
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("optuna_integration")
 
@@ -81,6 +83,7 @@ class OneAfterTheOther:
 
     def __init__(self, num_workers: int) -> None:
         assert num_workers == 4
+        assert time.time is PROCESSOR_TIME  # in place of the clock
 
     def optimize(self, study: Any, problem: Any, runtime: Any, *, n_trials: int) -> None:
         now = 0.0
