@@ -139,7 +139,7 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
     sign = 1.0 if own.direction == "minimize" else -1.0
     best, regrets = ended[0], []
     for trial in ended:
-        best = trial if sign * trial.value < sign * best.value else best
+        best = trial if sign * trial.values[0] < sign * best.values[0] else best
         regrets.append(best.user_attrs["regret"])
     return {
         "times": [trial.user_attrs["cumtime"] for trial in ended],

@@ -96,7 +96,7 @@ class OneAfterTheOther:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A registry with both packages, a module with a table, and the studies that are run."""
     packages = {
         "benchmarks/async_opt_simulator": SimpleNamespace(
@@ -118,24 +118,26 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[
     monkeypatch.setattr(study, "CELLS", cells)
     created: list[Any] = []
     create = optuna.create_study
-    monkeypatch.setattr(
-        optuna, "create_study", lambda **options: created.append(create(**options)) or created[-1]
-    )
-    return {"studies": created}
+
+    def kept(**options: Any) -> Any:
+        created.append(create(**options))
+        return created[-1]
+
+    monkeypatch.setattr(optuna, "create_study", kept)
+    return created
 
 
-def test_a_tiny_run_with_made_up_packages(registry: dict[str, list[Any]], tmp_path: Path) -> None:
+def test_a_tiny_run_with_made_up_packages(registry: list[Any], tmp_path: Path) -> None:
     options = ["--tables", str(tmp_path), "--results", str(tmp_path / "runs.jsonl")]
     for _ in range(2):  # the second time nothing is run
         assert study.main(["--seeds", "1000:1002", *options]) == 0
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 12
     assert (tmp_path / "tabular_workers.md").exists()
-    studies = registry["studies"]
-    assert len(studies) == 12
-    starts = [[trial.params for trial in each.trials[: study.NUM_INITIAL]] for each in studies]
+    assert len(registry) == 12
+    starts = [[trial.params for trial in each.trials[: study.NUM_INITIAL]] for each in registry]
     assert starts[0] == starts[5] != starts[6]
     # Noise and run time are of the same repetition, and what is told is a logarithm.
-    for trial in studies[0].trials:
+    for trial in registry[0].trials:
         a, b = trial.params["a"], trial.params["b"]
         least = 0.5 + abs(a - 7) + 0.25 * b
         second = np.exp(trial.value) - least
@@ -144,9 +146,9 @@ def test_a_tiny_run_with_made_up_packages(registry: dict[str, list[Any]], tmp_pa
         assert trial.user_attrs["regret"] == pytest.approx(least - 0.5)
 
 
-def test_the_regret_is_of_the_best_observed_trial(registry: dict[str, list[Any]]) -> None:
+def test_the_regret_is_of_the_best_observed_trial(registry: list[Any]) -> None:
     found = study.run({"table": "made up", "sampler": study.RANDOM}, 1000)
-    trials = registry["studies"][0].trials
+    trials = registry[0].trials
     for count in range(1, 13):
         best = min(trials[:count], key=lambda trial: trial.value)
         assert found["regrets"][count - 1] == best.user_attrs["regret"]
