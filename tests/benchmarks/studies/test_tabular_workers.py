@@ -47,8 +47,8 @@ def test_the_report_by_hand() -> None:
     assert row == f"| {' | '.join(cells)} |"
     compared = [line.split(" | ") for line in lines if line.startswith(("| final", "| over"))]
     assert [each[1] for each in compared] == 2 * [*study.SAMPLERS[1:]]
-    assert {(each[2], each[3]) for each in compared[:5]} == {("-0.50", "-1.12 to +0.12")}
-    assert {each[2] for each in compared[5:]} == {"-1.83"}
+    assert {(each[2], each[3]) for each in compared[:6]} == {("-0.50", "-1.12 to +0.12")}
+    assert {each[2] for each in compared[6:]} == {"-1.83"}
 
 
 def test_the_mean_over_a_part_of_the_time() -> None:
@@ -131,11 +131,11 @@ def test_a_tiny_run_with_made_up_packages(registry: list[Any], tmp_path: Path) -
     options = ["--tables", str(tmp_path), "--results", str(tmp_path / "runs.jsonl")]
     for _ in range(2):  # the second time nothing is run
         assert study.main(["--seeds", "1000:1002", *options]) == 0
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 12
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 14
     assert (tmp_path / "tabular_workers.md").exists()
-    assert len(registry) == 12
+    assert len(registry) == 14
     starts = [[trial.params for trial in each.trials[: study.NUM_INITIAL]] for each in registry]
-    assert starts[0] == starts[5] != starts[6]
+    assert starts[0] == starts[6] != starts[7]
     # Noise and run time are of the same repetition, and what is told is a logarithm.
     for trial in registry[0].trials:
         a, b = trial.params["a"], trial.params["b"]
