@@ -781,17 +781,13 @@ class ChanceConstraint(DecisionAccount):
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
             data[name] = KnownData(X, Y)
-            # Exact values first: a bound matches any value beyond it, and a pending outcome
-            # matches every value.
-            found = [
+            observed = [
                 (point, row["outcomes"].get(name), row.get("beyond", {}).get(name, 0))
                 for point, row in zip(points, rows, strict=True)
                 if row["outcomes"].get(name) is not None
                 or (is_out_counted and name in row["outcomes"])
             ]
-            found.sort(key=lambda each: (each[1] is None, each[2] != 0))
-            for point, y, side in found:
-                data[name].take(point, y, rounded=True, side=side)
+            data[name].take_all(observed, rounded=True)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:

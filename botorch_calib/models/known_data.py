@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +56,20 @@ class KnownData:
         limits = self.rounding, self.rounding_of(y)
         return any(self._take_of(ys, y, limit, side) for limit in limits for ys in near)
 
+    def take_all(
+        self,
+        observations: Iterable[tuple[Sequence[float], float | None, int]],
+        rounded: bool = False,
+    ) -> list[bool]:
+        """`take` each point with its value and side; returns, in their order, which existed.
+
+        Exact values come first: a bound matches any value beyond it, and None matches every value.
+        """
+        listed = [*enumerate(observations)]
+        listed.sort(key=lambda each: (each[1][1] is None, each[1][2] != 0))
+        found = {i: self.take(point, y, rounded, side) for i, (point, y, side) in listed}
+        return [found[i] for i in range(len(listed))]
+
     @staticmethod
     def _take_of(own: list[float], y: float | None, rounding: float, side: int) -> bool:
         for i in reversed(range(len(own))):
@@ -102,12 +116,8 @@ def without_known(
     """
     known = KnownData(*train_data(process))
     signs = [0] * len(X) if sides is None else [*map(int, sides.flatten().tolist())]
-    told = [*zip(X.tolist(), Y.flatten().tolist(), signs, strict=True)]
-    is_new = torch.zeros(len(X), dtype=torch.bool)
-    # Exact values come first, as a bound matches any value beyond it.
-    for i in sorted(range(len(X)), key=lambda i: signs[i] != 0):
-        x, y, side = told[i]
-        is_new[i] = not known.take(x, y, side=side)
+    found = known.take_all(zip(X.tolist(), Y.flatten().tolist(), signs, strict=True))
+    is_new = ~torch.tensor(found, dtype=torch.bool)
     if not is_new.all():
         warnings.warn(
             f"{int((~is_new).sum())} of {len(X)} observations, points and values, are among the "
