@@ -66,14 +66,18 @@ def resumed_runs(
     """The runs of all cells with all seeds; those that ``path`` holds are not run again.
 
     Args:
-        path: A line of JSON for each run, to which new ones are added as they end.
+        path: A line of JSON for each run, to which new ones are added as they end. A last line that
+            was cut off is removed, and its run is run again.
         seeds: The seeds, run one after the other.
         cells: What tells the runs of one seed apart.
         run: Maps a cell and a seed to what is kept beside them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    runs = [each for each in map(json.loads, lines) if each["seed"] in seeds]
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        write_atomically(path, whole)
+    runs = [each for each in map(json.loads, whole.splitlines()) if each["seed"] in seeds]
     with one_torch_thread(), path.open("a", encoding="utf-8") as file:
         for seed in seeds:
             for cell in cells:

@@ -190,7 +190,7 @@ def _check_arguments(
 
 
 def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
-    """The points ``n x d`` with the best means, among all points that the search considered."""
+    """The certified points ``n x d`` with the best means, among samples and training inputs."""
     bounds = place.bounds
     if bounds is None:
         assert place.choices is not None

@@ -100,7 +100,7 @@ class WorstContexts:
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
-        level = -ndtr(-wanted)  # probability of exceeding `t`, precise even if it is small
+        level = -ndtr(-wanted)  # minus the probability of exceeding `t`, precise if small
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 

@@ -104,6 +104,31 @@ def test_crps_with_knots_far_out(knots: Tensor) -> None:
     check(predictive, tensor(-3.0, 0.0, 11.0, 49.99999, 51.0))
 
 
+@pytest.mark.parametrize("uniform", [(True, False, True), (False, True, False)])
+@pytest.mark.parametrize("masses", [[0.3, 0.5, 0.2], [0.0, 0.6, 0.4], [0.5, 0.0, 0.5]])
+def test_crps_at_knots_and_outside_of_them(uniform: tuple[bool, ...], masses: list[float]) -> None:
+    predictive = PiecewisePredictive([-1.0, 0.0, 0.5, 2.0], masses, uniform, scale=1.5)
+    check(predictive.expand(torch.Size([6])), tensor(-1.0, 0.0, 0.5, 2.0, -3.0, 1e3))
+
+
+@pytest.mark.parametrize("ends", [(-2.0, math.inf), (-math.inf, 3.0)])
+def test_crps_with_one_open_end(ends: tuple[float, float]) -> None:
+    knots = [ends[0], -1.0, 1.0, ends[1]]
+    predictive = PiecewisePredictive(knots, [0.2, 0.5, 0.3], [False, True, False])
+    check(predictive.expand(torch.Size([5])), tensor(-1.0, 1.0, -2.0, 3.0, 40.0))
+
+
+def test_crps_broadcasts_observations_against_distributions() -> None:
+    predictive = random_predictive("stretched", 3)
+    z = tensor(-2.0, -0.3, 0.0, 1.7)
+    scores = crps(predictive, z.unsqueeze(-1))
+    assert scores.shape == (4, 3)
+    for one, row in zip(z, scores, strict=True):
+        check(predictive, one)
+        torch.testing.assert_close(crps(predictive, one), row, rtol=0.0, atol=0.0)
+    assert crps(predictive, z[:0].unsqueeze(-1)).shape == (0, 3)
+
+
 def test_crps_of_the_normal_law() -> None:
     z = torch.linspace(-40, 40, 161).double()
     x = z.numpy()
