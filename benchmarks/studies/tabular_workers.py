@@ -27,7 +27,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
-from benchmarks.framework.comparisons import family
+from benchmarks.framework.comparisons import differences, family
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.studies.command_line import run_study
 from botorch_calib import LocalizedConformal
@@ -209,7 +209,19 @@ def report(runs: list[dict[str, Any]]) -> str:
         for other, difference in family(others).items():
             compared.append([endpoint, other, *difference.cells(".2f", MARGIN)])
     columns = ["regret", "other", "difference", "95 % interval", "p", "detectable", "verdict"]
-    return "\n".join([*lines, *table(columns, compared), ""])
+    lines += [*table(columns, compared), "", "The same of `final` by table, without a test:", ""]
+    by_table = [[other, *_by_table(runs, other)] for other in SAMPLERS if other != OURS]
+    return "\n".join([*lines, *table(["other", *TABLES], by_table), ""])
+
+
+def _by_table(runs: list[dict[str, Any]], other: str) -> list[str]:
+    """Differences of our final regret to another sampler's, paired by seed, for each table."""
+    cells = []
+    for name in TABLES:
+        own = [each for each in runs if each["table"] == name]
+        pair = (by_seed(own, sampler, "final") for sampler in (OURS, other))
+        cells.append(mean_with_interval(differences(*pair), "+.2f"))
+    return cells
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -49,6 +49,8 @@ def test_the_report_by_hand() -> None:
     assert [each[1] for each in compared] == 2 * [*study.SAMPLERS[1:]]
     assert {(each[2], each[3]) for each in compared[:6]} == {("-0.50", "-1.12 to +0.12")}
     assert {each[2] for each in compared[6:]} == {"-1.83"}
+    *_, last = (line for line in lines if line.startswith("|"))
+    assert last == f"| {study.SAMPLERS[-1]} | {' | '.join(['-0.50 (-1.12 to +0.12)'] * 3)} |"
 
 
 def test_the_mean_over_a_part_of_the_time() -> None:
