@@ -1,4 +1,4 @@
-"""Asynchronous optimization: the loop, and the choice of queries while others are pending."""
+"""Asynchronous optimization: evaluate in parallel, and choose queries while others are pending."""
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer

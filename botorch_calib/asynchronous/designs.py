@@ -15,26 +15,26 @@ from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.region import LinearConstraints, Region
 
-# Number of points from which the safest is chosen.
+# Maximum number of candidates for one query; after failures, the safest candidate is chosen.
 ALTERNATIVES = 8
-# Choices are compared with all queries in blocks of this size; one block nearly always suffices.
+# Choices are compared with earlier queries in blocks of this size. One block is usually enough.
 MOST_COMPARED = 1024
-# Least number of points drawn at a time under linear constraints.
+# Minimum number of points per draw under linear constraints.
 LEAST_DRAWN = 128
 
 
 @dataclass(frozen=True)
 class Design:
-    """Points of a scrambled Sobol sequence in a box, or a random order of given points."""
+    """A sequence of scrambled Sobol points in a box, or of given points in random order."""
 
     bounds: Tensor  # 2 x d
     seed: int  # seed of the scrambling or of the random order
     fixed: Mapping[int, float]  # values of fixed features, by column
-    choices: Tensor | None  # n x d, with the fixed features; None for the box
+    choices: Tensor | None  # given points, n x d, including fixed features; None for the box
     linear: LinearConstraints | None = None  # constraints on points of the box
 
     def point(self, count: int) -> Tensor:
-        """Point ``count``, of length ``d``; choices repeat after the last one."""
+        """Return point number ``count``, of shape ``d``; given points repeat in the same order."""
         if self.choices is None:
             return self.sample(1, count)[0]
         return self.choices[self._order(self.seed, len(self.choices))[count % len(self.choices)]]
@@ -42,11 +42,11 @@ class Design:
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
-        """Point ``count``, of length ``d``, or the next point that is not in ``asked`` (``n x d``).
+        """Return a point of shape ``d`` that is not in ``asked``, ``n x d``; None if none is found.
 
-        With ``feasibility`` it is the `safest` of several points. They come from a new sequence for
-        each ``count``, as points of one sequence would repeat. With choices, it is drawn at random
-        from the choices that are not in ``asked``; None if none is left.
+        In a box it is point number ``count`` of the sequence or the next new point. With
+        ``choices`` it is a random new choice. With ``feasibility`` it is the `safest` of several
+        new points. Each ``count`` has its own sequence then, as one sequence would repeat points.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:
@@ -63,10 +63,10 @@ class Design:
         return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
-        """Points ``num x d`` of the sequence in the box, after the first ``skip`` points."""
+        """Return ``num x d`` points of the sequence in the box, after the first ``skip`` points."""
         if self.linear is not None:
-            # The points depend on the number of draws. Rounded up to a power of two, it changes
-            # rarely.
+            # The points depend on the number drawn. It is rounded up to a power of two, so that
+            # the sequence rarely changes.
             drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
             with random_stream(self.seed):
                 points = Region(with_features(self.bounds, self.fixed), self.linear).sample(drawn)
@@ -83,7 +83,7 @@ class Design:
 
 
 def with_features(points: Tensor, fixed: Mapping[int, float]) -> Tensor:
-    """A copy of points ``... x d`` with the values of fixed features, by column."""
+    """Return a copy of points ``... x d`` in which the columns in ``fixed`` have its values."""
     points = points.clone()
     for column, value in fixed.items():
         points[..., column] = value

@@ -26,26 +26,28 @@ from botorch_calib.ledger import DecidedQuery, FeedbackLedger, LedgerSummary, Tr
 
 logger = logging.getLogger(__name__)
 
-TICK = 1.0  # longest wait in seconds; some platforms notice ctrl-C only when a wait ends
+TICK = 1.0  # maximum wait in seconds; on some platforms ctrl-C takes effect only after a wait
 
-_IN_USE: set[Path | int] = set()  # ledgers of runs in this process: files or, in memory, ids
+# Ledgers that runs in this process use: paths of files, and ``id()`` of ledgers in memory.
+_IN_USE: set[Path | int] = set()
 
 
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
     A query is recorded before its evaluation starts. A value is recorded when it arrives, even
-    while the next query is being chosen. So a run with the same file continues an interrupted run.
+    while the next query is being chosen. A run with the same file continues an interrupted run.
 
     **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
     process dies or exceeds the time limit of a `PebbleExecutor`; other trials continue. Other
-    process pools break as a whole when a process dies. If ``executor`` is a function, the pool is
-    replaced, and its trials run again, one at a time. A trial that breaks a pool again has failed.
+    process pools break as a whole when one process dies. If ``executor`` is a function, it then
+    makes a new pool, and the trials that were running are evaluated again, one at a time. A trial
+    that breaks a pool a second time fails.
 
     **The end.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed Dask client,
     ends the run with an exception. Trials that were running stay pending, and the next run
-    evaluates them again. An executor made here is shut down: a `PebbleExecutor` kills its
-    processes, and other executors finish their evaluations.
+    evaluates them again. An executor that the run has made is shut down. A `PebbleExecutor` then
+    kills its processes, and other executors finish their evaluations.
 
     Args:
         executor: A function without arguments that makes a ``concurrent.futures`` executor, such as
@@ -54,18 +56,19 @@ class AsynchronousOptimizer:
             torch's threads may deadlock: ``ProcessPoolExecutor`` needs
             ``mp_context=multiprocessing.get_context("spawn")``.
         objective: The function to optimize. Its argument is a float64 array of shape ``d``, which
-            it may modify. It returns a finite real number, also as a tensor or array of one
-            element, or a dict of arguments of `FeedbackLedger.tell`: ``"y"`` and ``"yvar"``,
-            ``"outcomes"`` or ``"context"``. It must be picklable for process pools.
+            it may modify. It returns a finite real number, which may be a tensor or array of one
+            element, or a dict of arguments of `FeedbackLedger.tell`, such as ``"y"`` and
+            ``"yvar"``. It must be picklable for process pools.
         ledger: The ledger in which trials are recorded.
-        propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`. If its decision has
-            several outcomes, the objective returns them. Called in the thread that calls `run`.
-        max_parallel: Number of evaluations that run at the same time.
+        propose: A function that chooses the next query, such as a `DelayAwareProposer`. It maps the
+            ledger to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`. If a decision
+            has several outcomes, the objective must return them. The function is called in the
+            thread that calls `run`.
+        max_parallel: Maximum number of evaluations that run at the same time.
         max_consecutive_failures: Number of failures in a row after which the run raises an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
             after each evaluation that has returned a value or failed. If a callback returns True,
-            no more evaluations start. Errors in callbacks are logged, and the run continues.
+            no further evaluation starts. Errors in callbacks are logged, and the run continues.
 
     Raises:
         InputDataError: If an argument is malformed.
@@ -112,15 +115,15 @@ class AsynchronousOptimizer:
         progress: bool = True,
         seconds: float | None = None,
     ) -> LedgerSummary:
-        """Evaluate until the ledger has a number of resolved trials, or for a number of seconds.
+        """Run evaluations until the ledger has enough resolved trials or the time is over.
 
         A trial is resolved when it has failed or its value has arrived, even if the value arrived
-        too late to count. Evaluations that still run after ``seconds`` are awaited.
+        too late to be used. The run waits for evaluations that have started.
 
         Args:
             num_evaluations: Number of resolved trials, including earlier runs (None: no limit).
             progress: Whether to show a progress bar.
-            seconds: Time in seconds after which no query is chosen (None: no limit).
+            seconds: Time in seconds after which no evaluation starts (None: no limit).
 
         Returns:
             The ledger's best trial, and the number of trials in each state.
@@ -128,7 +131,7 @@ class AsynchronousOptimizer:
         Raises:
             BotorchError: If both limits are None, or an argument or a proposed query is malformed.
             LedgerError: If another run in this process uses the ledger, or a value cannot be
-                recorded (the log has the value).
+                recorded (the value is logged).
             EvaluationError: If too many trials in a row fail, workers cannot evaluate the
                 objective, or the executor is lost and cannot be replaced.
         """
@@ -151,7 +154,7 @@ class AsynchronousOptimizer:
 
 
 class _Run:
-    """A run. No evaluation starts after the ``deadline`` on the monotonic clock."""
+    """One call of `AsynchronousOptimizer.run`; ``deadline`` is a time on the monotonic clock."""
 
     def __init__(
         self, optimizer: AsynchronousOptimizer, goal: float, deadline: float, progress: bool
@@ -161,12 +164,12 @@ class _Run:
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
-        # Ended evaluations and their errors, reported from the executor's threads. Waiting for a
-        # queue, unlike `concurrent.futures.wait`, holds no lock that ctrl-C could leave locked.
+        # Futures of ended evaluations and their errors, added by the executor's threads. If ctrl-C
+        # interrupts `concurrent.futures.wait`, a lock may stay locked; `SimpleQueue.get` is safe.
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
-        # Trials to evaluate before new trials; at the start, the pending trials of an earlier run.
+        # Trials to evaluate before new ones are chosen; initially, pending trials of earlier runs.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
-        # Trials that were running when the executor broke: one of these trials caused it.
+        # Ids of trials that were running when an executor broke. One of them may have broken it.
         self._suspects: set[int] = set()
         self._num_failures_in_a_row = 0
         self._resolved: set[int] = set()
@@ -188,7 +191,7 @@ class _Run:
                 self._shut_down(wait=is_complete)
 
     def _advance(self) -> bool:
-        """Process ended evaluations, then start another or wait; False at the end of the run."""
+        """Process ended evaluations, then start one or wait; return False if the run has ended."""
         while not self._ended.empty():
             self._settle(*self._ended.get())
         self._look_for_resolved()
@@ -203,7 +206,7 @@ class _Run:
         return True
 
     def _look_for_resolved(self) -> None:
-        """Update the set of resolved trials: users may resolve trials by hand."""
+        """Update the resolved and the waiting trials, as users may also resolve trials by hand."""
         for trial_id in set(range(len(self._ledger))) - self._resolved:
             trial = self._ledger[trial_id]
             if trial.y is not None or trial.status is TrialStatus.FAILED:
@@ -234,11 +237,11 @@ class _Run:
         future.add_done_callback(partial(self._on_done, trial))
 
     def _submit(self, *call: Any) -> Future[Any]:
-        """Submit a call; replace a lost executor if possible."""
+        """Submit a call to the executor; a lost executor is replaced, if possible."""
         try:
             return self._executor.submit(*call)
         except Exception as error:
-            # Python 3.11 never ends a worker that was starting while the pool broke.
+            # In Python 3.11 a worker that was starting while the pool broke would never end.
             workers = getattr(self._executor, "_processes", None)
             if isinstance(error, BrokenExecutor) and isinstance(workers, dict):
                 for worker in [*workers.values()]:
@@ -253,11 +256,11 @@ class _Run:
         return self._executor.submit(*call)
 
     def _shut_down(self, wait: bool) -> None:
-        with suppress(Exception):  # the executor may be lost, for example with a closed Dask client
+        with suppress(Exception):  # the executor may be lost, such as with a closed Dask client
             self._executor.shutdown(wait=wait)
 
     def _open_executor(self) -> None:
-        """Make an executor, unless one is given, and check that its workers can evaluate."""
+        """Make an executor, unless one is given; check that its workers can load the objective."""
         if not self._is_given:
             made = self._optimizer.executor()  # type: ignore[operator]
             self._executor = check_instance("executor()", made, Executor)
@@ -271,9 +274,9 @@ class _Run:
             ) from error
 
     def _on_done(self, trial: Trial, future: Future[Any]) -> None:
-        """Record a value at once, in the executor's thread, as the main thread may be busy.
+        """Record the value of an ended evaluation, in the executor's thread.
 
-        Failures are left to the main thread, since ctrl-C may be their cause.
+        The main thread may be busy. It handles errors later, since ctrl-C may have caused them.
         """
         try:
             result = future.result()
@@ -283,14 +286,14 @@ class _Run:
             self._ended.put((future, self._record(trial, result)))
 
     def _record(self, trial: Trial, result: object) -> Exception | None:
-        """Write the objective's result to the ledger; returns the error if this fails."""
+        """Record the objective's result in the ledger; return the error if this fails."""
         arguments = result if isinstance(result, Mapping) else {"y": result}
         try:
             self._ledger.tell(trial.id, **arguments)
         except TrialStateError as error:  # already resolved, for example by hand
             logger.warning("The value of trial %d was not needed: %s", trial.id, error)
         except Exception as error:
-            if isinstance(error, LedgerError):  # the value may have cost hours
+            if isinstance(error, LedgerError):  # the value may have taken hours to compute
                 logger.error(
                     "Record the value of trial %d by hand, %r: %s", trial.id, arguments, error
                 )
@@ -298,7 +301,7 @@ class _Run:
         return None
 
     def _settle(self, future: Future[Any], error: BaseException | None) -> None:
-        """Process the end of an evaluation; its value has been recorded."""
+        """Handle an ended evaluation, whose value, if any, has already been recorded."""
         trial = self._running.pop(future)
         if isinstance(error, (LedgerError, KeyboardInterrupt)):
             raise error

@@ -1,4 +1,4 @@
-"""`PebbleExecutor`: an executor of processes with a time limit."""
+"""`PebbleExecutor`: an executor that runs calls in processes, with a time limit for each call."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _START = str(Path(__file__).with_name("worker_start.py"))
 
 
 class PebbleExecutor(Executor):
-    """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
+    """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit per call.
 
     If a process dies, or exceeds the time limit and is killed, only its call is lost, and the
-    process is replaced. Processes are spawned, as torch's threads may deadlock a fork. When a
-    process ends, the programs that it has started are killed, except on Windows and except for
-    programs in another session.
+    process is replaced. Processes are spawned, since torch's threads may deadlock forked processes.
+    When a process ends, the programs that it has started are killed, except on Windows and except
+    for programs in another session.
 
     Args:
         max_workers: Number of processes.
-        timeout: Longest duration of a call in seconds, counted from the start in a process.
-        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process per call.
+        timeout: Time limit of a call in seconds, from its start in a process (None: no limit).
+        pool: Further arguments of ``ProcessPool``, such as ``max_tasks=1`` for a new process per
+            call.
 
     Example:
         >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
@@ -44,27 +45,28 @@ class PebbleExecutor(Executor):
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call ``fn`` in another process, and return a future of the result."""
+        """Schedule a call of ``fn`` in a process; return the future of its result."""
         future = self._pool.schedule(fn, args, kwargs, self._timeout)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for the calls or, with ``wait=False`` or ``cancel_futures``, kill the processes."""
+        """Wait for all calls; with ``wait=False`` or ``cancel_futures``, kill the processes."""
         self._pool.close() if wait and not cancel_futures else self._pool.stop()
         self._pool.join()
-        # Pebble forgets calls that were scheduled while its pool broke.
+        # Pebble never completes the futures of calls that were scheduled while its pool broke.
         for future in [*self._open]:
             future.set_exception(BrokenExecutor("The pool has ended before the call."))
 
 
 class _Spawn(SpawnContext):
     class Process(SpawnProcess):
-        """Kills the programs that it has started once Pebble sees that it has ended."""
+        """A process whose programs are killed once Pebble finds that the process has ended."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return object.__new__, (SpawnProcess,), self.__dict__  # there without importing torch
+            # The worker can unpickle a `SpawnProcess` without importing torch.
+            return object.__new__, (SpawnProcess,), self.__dict__
 
         def is_alive(self) -> bool:
             is_alive = super().is_alive()
@@ -76,9 +78,9 @@ class _Spawn(SpawnContext):
 
 class _SpawnForGood(_Spawn):
     class Process(_Spawn.Process):
-        """Reports the exit code 0, as after a Fortran ``STOP``, as an error, 256.
+        """A process that reports an exit code of 0, as after a Fortran ``STOP``, as the error 256.
 
-        This is not for pools with ``max_tasks``, whose processes end regularly.
+        Pools with ``max_tasks`` cannot use it, because their processes end regularly.
         """
 
         @property

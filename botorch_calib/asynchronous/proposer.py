@@ -1,4 +1,4 @@
-"""`DelayAwareProposer`: chooses the next query from a ledger of the queries so far."""
+"""`DelayAwareProposer`: chooses the next query, given a ledger of the queries so far."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from botorch_calib.posteriors.outcome_maps import Affine
 
 Features = Mapping[int, float]
 
-# Uses of random numbers. With the seed and a count, each names a stream.
+# Purposes of random numbers. A purpose and the seed, and most often a count, identify a stream.
 DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD, TURN = range(7)
 
-# The largest number of choices for a joint draw that the user has not requested; its cost is cubic.
+# Maximum number of choices for a joint draw, whose cost is cubic, unless the user has requested it.
 MOST_JOINT = 2000
 
 
@@ -93,7 +93,7 @@ class DelayAwareProposer:
 
     Hyperparameters are fitted at certain numbers of values (``refit_every``). In between, the model
     is conditioned on later values. With at least 100 values, the default ``fit`` starts from its
-    result for the first half of the values.
+    result for about the first half of the values.
 
     Until the ledger has ``num_initial`` queries and two values, queries are scrambled Sobol points
     or, with ``choices``, choices in random order.
@@ -101,26 +101,26 @@ class DelayAwareProposer:
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
             model of the default ``fit`` is on the device of the tensor; a GPU is faster from about
-            two thousand values on. All data are on the CPU.
+            two thousand values on. Queries and values are on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy` (see its table).
-        fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``), in any precision,
-            calibrated or not. A parameter ``Yvar`` (``n x 1``, NaN if unknown) receives the noise
-            variances if the ledger has any. The default fits a ``SingleTaskGP`` with normalized
-            inputs and standardized outcomes, and uses ``Yvar``.
+        fit: A function of ``X`` (``n x d``) and ``Y`` (``n x 1``) that returns a fitted model, in
+            any precision, calibrated or not. If it has a parameter ``Yvar`` (``n x 1``, NaN if
+            unknown), it gets the noise variances, if the ledger has any. The default fits a
+            ``SingleTaskGP`` with normalized inputs and standardized outcomes, and uses ``Yvar``.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
-        choices: Points to choose from in place of the box, ``n x d``, as a tensor or as lists.
+        choices: Candidate points that replace the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
-            context; or a function of the ledger that returns them. Values outside of the box are
-            allowed. These columns of ``choices`` are overwritten.
+            context; or a function of the ledger that returns these values. They may be outside of
+            the box. They replace the values in these columns of ``choices``.
         search: Settings of the search, and the seed (default: ``SearchSettings()``).
-        maximize: Whether the objective is maximized. The ledger records it on the first call. None
-            takes the ledger's ``maximize``.
+        maximize: Whether the objective is maximized (default: the ledger's ``maximize``). The
+            ledger records it on the first call.
         refit_every: Number of values from one fit to the next (an integer), or the factor above 1
             by which the number of values grows between fits (a float). The default fits after each
             value up to 20, and after every hundredth value at 1000.
-        inequality_constraints: Linear constraints on all queries, including fixed features, as in
-            ``optimize_acqf``. ``choices`` that violate one are left out.
+        inequality_constraints: Linear constraints on all queries, including fixed features, in the
+            format of ``optimize_acqf``. ``choices`` that violate a constraint are left out.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -171,7 +171,9 @@ class DelayAwareProposer:
         self._ledger_model = LedgerModel(fit, self.refit_every, self.device, stream)
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
-        """The next query, given a ledger of the queries so far. The ledger is only read.
+        """Return the next query, given a ledger of the queries so far.
+
+        The ledger records ``maximize``, if it is not None, and is otherwise only read.
 
         Returns:
             A point of the box or of ``choices``, including fixed features: a vector of length
@@ -185,8 +187,9 @@ class DelayAwareProposer:
             InfeasibilityError: If no point of the box meets the linear constraints.
 
         Warns:
-            InputDataWarning: If no query with a value, or no choice, is in the box; if the
-                ``censor_value`` is better than all observed values; or if known noise is not used.
+            InputDataWarning: If no query with a value is in the box (with ``choices``: no choice);
+                if the ``censor_value`` is better than all observed values; or if ``fit`` does not
+                use the known noise variances.
         """
         if check_instance("ledger", ledger, FeedbackLedger).dim != self.dim:
             raise BotorchTensorDimensionError(
@@ -218,7 +221,7 @@ class DelayAwareProposer:
         if place is not None:
             design, asked = self._design(SPREAD, fixed, choices), ledger.queries()
             spread = design.new_point(place, asked, feasibility)
-            # If failures are all over the box, every point is at a border, and the model chooses.
+            # If failures are all over the box, every point is near one, and the model chooses.
             if spread is not None and not (avoided and avoided.are_at_border(spread[None])):
                 return spread
         model = self._ledger_model(ledger, now, strategy)
@@ -248,19 +251,19 @@ class DelayAwareProposer:
         return left
 
     def _leaves_borders(self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> bool:
-        """Whether the next query must be away from failures, regardless of the model."""
+        """Whether a design point away from failures, if there is one, must be the next query."""
         return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:
-        """The number of query ``count`` within the design; None if the model chooses the query."""
+        """Number of the design point for query ``count``; None if the model chooses the query."""
         if not callable(self.fixed_features):
             return None if count % 2 else count // 2
-        # At random, since alternating contexts would put all design points on one context.
+        # At random: if two contexts alternate, every second query has the same context.
         is_spread = derived_seed(self.search.seed, TURN, count) % 2 == 0
         return count if is_spread else None
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
-        """Raise if values are too large for a model; warn if points look like other units."""
+        """Raise if the variance of the values overflows; warn if no point is within the bounds."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
             worst = max(ledger.trials_at(now), key=lambda trial: abs(trial.y or 0.0))
@@ -331,7 +334,10 @@ class DelayAwareProposer:
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The maximizer ``d`` over ``choices`` or, if None, the box except ``failed`` points."""
+        """The maximizer, of shape ``d``, over ``choices`` or, if None, over the box.
+
+        A maximizer in the box that repeats one of the ``failed`` points is replaced.
+        """
         if choices is not None:
             return _best_of(choices, acqf, model)
         box, linear = like(model, self.bounds), self.region.linear
@@ -349,24 +355,24 @@ class DelayAwareProposer:
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
         point = with_features(point, fixed)
-        # SLSQP may end outside of the linear constraints.
+        # SLSQP may return a point that violates the linear constraints.
         is_out = not self.region.allows(point.view(1, 1, -1))
         if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
-            # Take the best of a Sobol sample, enlarged since some of the points may have failed.
+            # Take the best of a Sobol sample, enlarged because some of the points may have failed.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """The size of one unit of the targets, in units of the outcome; 1 if unknown."""
+    """The scale factor from the model's targets to outcomes; 1 if it is unknown."""
     outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
     unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
     return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
-    """The maximizer among ``choices``, without rounding to the model's precision."""
+    """The row of ``choices`` that maximizes ``acqf``, not rounded to the model's precision."""
     rows = like(model, choices)
     best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()

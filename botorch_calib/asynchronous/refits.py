@@ -1,6 +1,6 @@
 """The model of a ledger: fitted on a schedule, conditioned on later, failed and pending queries.
 
-A fit takes a hundred factorizations or more, each ``O(n^3)``; conditioning on another value takes
+A fit needs at least a hundred factorizations, each ``O(n^3)``; conditioning on one more value takes
 ``O(n^2)``. Fits and their starting points depend only on the values and their order, so a resumed
 run repeats the same computations.
 """
@@ -43,22 +43,22 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit needs two values, as a single value has no standard deviation.
 FIRST_FIT = 2
-# With at least this many values a fit starts from the result of an earlier fit. With fewer values a
-# fit is cheap, and the maximum of the marginal likelihood may be far from the earlier one.
+# With at least this many values, a fit starts from the result of an earlier fit. With fewer values,
+# a fit is cheap, and the best hyperparameters may be far from the earlier result.
 LEAST_FOR_WARM_START = 100
-# Relative decrease of the objective at which a warm-started fit stops. It loses a few tenths of log
-# likelihood, and takes a half to a tenth of the evaluations of L-BFGS-B's default, 2e-9.
+# Relative decrease of the objective at which a warm-started fit stops. L-BFGS-B's default, 2e-9,
+# gains a few tenths of log likelihood, but takes two to ten times as many evaluations.
 TOLERANCE = 1e-6
-# Noise variance of the second start, for standardised outcomes; the first start has 0.007.
+# Noise variance at the second starting point, for standardised outcomes. The first has 0.007.
 SECOND_NOISE = 0.1
 
-# Hyperparameters of a Gaussian process, by submodule.
+# State dictionaries of the submodules of a Gaussian process in `PARTS`, by name.
 State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: int | float) -> int | float:
-    """Return ``value`` if it is an integer of at least 1 or a float above 1; else raise."""
+    """Return ``value``: an integer of at least 1 or a float above 1; else ``InputDataError``."""
     with suppress(InputDataError):
         return check_count("refit_every", value)
     if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
@@ -70,10 +70,10 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """Number of values, out of ``num >= 2``, to which hyperparameters are fitted.
+    """Number of first values, out of ``num >= 2``, to which hyperparameters are fitted.
 
-    The schedule begins with 2. The number after ``k`` is ``k + every`` for an integer, and
-    ``max(k + 1, floor(k every))`` for a float.
+    It is the largest scheduled number that is at most ``num``. The schedule starts at 2. The number
+    after ``k`` is ``k + every`` for an integer, and ``max(k + 1, floor(k every))`` for a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -84,10 +84,10 @@ def fitted_count(num: int, every: int | float) -> int:
 
 
 def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """A fitted model conditioned on later values, ``n x d`` and ``n x 1``.
+    """Return a fitted model, conditioned on later values ``Y``, ``n x 1``, at ``X``, ``n x d``.
 
-    A calibrator learns the values one by one. A model that learns the noise ignores the noise
-    variances ``Yvar``, ``n x 1``.
+    A model's calibrator learns from the values one by one. The noise variances ``Yvar``, ``n x 1``,
+    are ignored if the model has learned its noise.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -99,7 +99,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
         X, Y, Yvar = checked_observations(extended.model, X, Y, Yvar)
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
-            extended.learn(x, y, noise)  # one by one: equal inputs may be repeated queries
+            extended.learn(x, y, noise)  # one by one, as the same query may occur repeatedly
     return extended
 
 
@@ -113,15 +113,15 @@ def fit_single_task_gp(
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
     ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube; without ``bounds``, inputs
-    must be in the unit cube. The noise is learned from two starts if ``Yvar``, ``n x 1``, is
-    missing or has NaN. With a ``start`` the fit has this one start and stops at `TOLERANCE`.
+    must be in the unit cube. If ``Yvar``, ``n x 1``, is missing or has NaN, the noise is learned,
+    from two starting points. With ``start``, the fit starts only there and stops at `TOLERANCE`.
     """
-    # Values count as equal if they differ by rounding only or if their variance would underflow.
-    # BoTorch's limit, 1e-8, would depend on the unit.
+    # Values with a smaller standard deviation count as equal: they differ by rounding only, or
+    # their variance would underflow. BoTorch's limit, 1e-8, would depend on the unit of the values.
     accuracy = torch.finfo(Y.dtype)
     equal = max(4.0 * accuracy.eps * Y.abs().amax().item(), accuracy.tiny**0.5)
     if Yvar is not None:
-        # GPyTorch raises variances of standardized values to 1e-6, with a warning.
+        # GPyTorch warns and raises smaller noise variances of standardized values to 1e-6.
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
@@ -142,7 +142,7 @@ def fit_single_task_gp(
     if start is not None:
         options = {"ftol": TOLERANCE}
         for part, state in start.items():
-            # An earlier fit with all variances known has learned no noise.
+            # If the earlier fit knew all noise variances, it has no noise parameter to load.
             gp.get_submodule(part).load_state_dict(state, strict=False)
     elif noises:
         searched = unfitted(2)
@@ -162,7 +162,7 @@ def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
 
 
 def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-    """The fitted model; ``Yvar`` is passed to a ``fit`` with a parameter of this name."""
+    """Return the model that ``fit`` builds; it gets ``Yvar`` only if it has this parameter."""
     known = {} if Yvar is None else {"Yvar": Yvar}
     if known and "Yvar" not in signature(fit).parameters:
         known = {}
@@ -183,31 +183,31 @@ class _Remembered(NamedTuple):
 
 
 class ScheduledFit:
-    """Models of growing data, fitted on a schedule and conditioned in between.
+    """Builds models of growing data, fitted on a schedule and conditioned on values in between.
 
-    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The seed of each fit, for random
-    numbers on the ``device``, is derived from ``stream`` and the number of values.
+    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The random seed of each fit, on the
+    ``device``, is derived from ``stream`` and the number of values.
     """
 
     def __init__(
         self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
     ) -> None:
         self.fit, self.refit_every, self.device, self.stream = fit, refit_every, device, stream
-        # The model of the first values, and the same model conditioned on the later values. Both
-        # are stored: there are many calls per new value, and learning takes time.
+        # The model fitted to the first values, and this model conditioned on the later values. Both
+        # are stored, because there may be many calls per new value.
         self._first = self._all = _Remembered()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Fits are not pickled, as they may be large and outdated: a copy fits again when called.
+        # Models are not pickled, as they may be large and outdated. A copy fits its own models.
         return {**self.__dict__, "_first": _Remembered(), "_all": _Remembered()}
 
     @property
     def fitted(self) -> Any:
-        """The model of the first values; None before the first fit."""
+        """The model fitted to the first values; None before the first fit."""
         return self._first.model
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """A model of all values, in order of arrival, with hyperparameters of the first values."""
+        """Return a model of all values, in order of arrival; its hyperparameters are of the last fit."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
         if self._first.data != (data := _bits(*first)):
@@ -222,18 +222,19 @@ class ScheduledFit:
 
 
 class WarmStartedFit:
-    """`fit_single_task_gp`; with many values it starts from a fit to about the first half of them.
+    """Calls `fit_single_task_gp`, with a warm start if there are many values.
 
-    The earlier fit is one of the schedule ``refit_every``, and is warm-started itself. All earlier
+    The start is the result of an earlier fit, to about the first half of the values. This number is
+    in the schedule ``refit_every``, and the earlier fit may itself have a warm start. All earlier
     fits together take a seventh of the time. The model is on the device of ``bounds``. The ``seed``
-    is for retries of failed fits.
+    is used if a fit fails and is tried again.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
         self.bounds, self.refit_every, self.seed = bounds, refit_every, seed
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
-        """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and its noise variances."""
+        """Return the model fitted to ``X`` (``n x d``), ``Y`` and its variances (``n x 1``)."""
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
@@ -246,7 +247,7 @@ class WarmStartedFit:
 
 
 class LedgerModel(ScheduledFit):
-    """The model of a ledger at a time, with failed and pending queries imputed."""
+    """Builds the model of a ledger at a given time; failed and pending queries are imputed."""
 
     def __call__(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy

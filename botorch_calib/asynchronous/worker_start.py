@@ -1,11 +1,11 @@
 """Set up a process of `PebbleExecutor`.
 
-The file is run by its path, since importing it from its package would import torch.
+This file is run by its path, since importing it as a module of the package would import torch.
 
-The process starts a session. Its programs belong to the session's process group, whose id
-equals the process id. When the process ends, it terminates its programs and waits for them for up
-to a second; the executor kills the remaining programs. If the main script is killed, so is the
-group.
+The process starts a session. The programs that it starts belong to the session's process group,
+whose id is the process id. When the process ends, it terminates these programs and waits for them
+for up to a second; the executor kills the remaining programs. If the main script is killed, the
+process kills the whole group.
 """
 
 import os
