@@ -207,7 +207,7 @@ class ScheduledFit:
         return self._first.model
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """Return a model of all values, in order of arrival; its hyperparameters are of the last fit."""
+        """Return a model of all values, in order of arrival. Its hyperparameters may be older."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
         if self._first.data != (data := _bits(*first)):

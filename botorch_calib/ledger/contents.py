@@ -52,7 +52,7 @@ class Settings:
             own["maximize"] = check_flag("maximize", self.maximize)
 
     def check_agrees(self, given: dict[str, Any], path: object) -> None:
-        """Raise ``InputDataError`` if ``given`` settings contradict these."""
+        """Raise ``InputDataError`` if ``given`` settings contradict these settings."""
         wanted = vars(replace(self, **given))
         for name, stated in vars(self).items():
             is_open = name == "maximize" and stated is None
@@ -68,8 +68,8 @@ class Contents:
     """A ledger's settings and trials. Contents are immutable: a change returns new contents."""
 
     settings: Settings
-    entries: Sequence[Entry] = ()  # the position of each is its id
-    latest: float = 0.0  # the ledger's clock at the last change
+    entries: Sequence[Entry] = ()  # in order of id: 0, 1, ...
+    latest: float = 0.0  # time of the last change, on the ledger's clock
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -77,13 +77,14 @@ class Contents:
     def now(self, is_choosing: bool = False) -> float:
         """The current time on the ledger's clock, which never goes back, unlike the system's clock.
 
-        Events while a query is chosen belong to the next iteration, so the choice ignores them.
+        If the clock counts iterations, events that happen while a query is chosen belong to the
+        next iteration, so that the choice ignores them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
 
     def place(self, trial_id: SupportsIndex) -> int:
-        """The id as an ``int``; raises ``UnknownTrialError`` if the trial does not exist."""
+        """Return the id as an ``int``; raise ``UnknownTrialError`` if the trial does not exist."""
         try:
             place = operator.index(trial_id)
         except TypeError:
@@ -95,7 +96,7 @@ class Contents:
         return place
 
     def changed(self, entries: Sequence[Entry], latest: float) -> Contents:
-        """The contents after a change, with some new or replaced entries."""
+        """Return the contents after a change at ``latest``: some entries are new or replaced."""
         after = [*self.entries]
         for entry in entries:
             after[entry.id : entry.id + 1] = [entry]
@@ -109,7 +110,7 @@ class Contents:
             )
         return contents
 
-    # These arrays, made once per change, let views of thousands of trials work without loops.
+    # These arrays are made once per change, so that views of thousands of trials need no loops.
 
     @cached_property
     def X(self) -> Numbers:
@@ -119,7 +120,7 @@ class Contents:
 
     @cached_property
     def columns(self) -> dict[str, Numbers]:
-        """The times by name, as vectors of length ``n``, with NaN for None."""
+        """For each name in `TIMES`, the times of ``n`` trials as a vector, with NaN for None."""
         return {
             name: np.array([entry[place] for entry in self.entries], dtype=np.float64)
             for place, name in enumerate(Entry._fields)
@@ -128,5 +129,5 @@ class Contents:
 
     @cached_property
     def context_dims(self) -> dict[int, Entry]:
-        """The lengths of contexts, each with a trial that has a context of this length."""
+        """For each length of a context, one trial that has a context of this length."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}

@@ -29,7 +29,7 @@ from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, ka
 if TYPE_CHECKING:
     import pandas
 
-# Fields of a trial in `to_records`, after its id and its query
+# Fields of a trial in its record (`to_records`), which follow its id and its query.
 RECORDED = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
 
 # Maps a ledger to the next query, of shape ``d`` or ``1 x d``, or to a `DecidedQuery`.
@@ -37,7 +37,7 @@ Propose = Callable[["FeedbackLedger"], Any]
 
 
 class DecidedQuery(NamedTuple):
-    """A query and the row of its decision; proposers may return it instead of a query.
+    """A query with the row of the decision about it; a proposer may return it instead of a query.
 
     Example:
         >>> (row,) = constraint.decide(X[:1])
@@ -70,38 +70,40 @@ class FeedbackLedger:
     **Time.** With ``clock="iterations"`` the time of a query is the number of queries before it:
     when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and the values with
     ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is ``time.time()``, or the
-    clock of the times that you pass. Methods that read the ledger take ``now`` (default: the
-    current time), and report only events up to this time.
+    clock of the times that you pass. Methods that read the ledger have an argument ``now``
+    (default: the current time), and report only events up to this time.
 
     **States.** A trial is *pending* until its value arrives, *observed* if the value has arrived in
     time, and *expired* once ``now - submitted_at > max_wait`` or the trial is abandoned. A value
     that arrives for an expired trial is late. With ``late="use"`` it is used from its arrival on.
-    With ``late="discard"``, as in the paper, the trial stays expired, and only the records show the
-    value. A trial is *failed* if no value will arrive; failed trials are left out of all data.
+    With ``late="discard"``, as in the paper, the trial stays expired, and its value is recorded but
+    not used. A trial is *failed* if no value will arrive; failed trials are left out of all data.
 
     The data are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1, with ``m = max_wait``,
     ``d_s = observed_at - submitted_at`` and ``censor_value`` in place of 0. With ``late="use"`` the
     condition is ``d_s <= t - s``.
 
-    **Decisions.** A campaign with a chance constraint starts with an empty ledger: `submit` takes
-    the row of the decision about a query. Rows cannot be added later.
+    **Decisions.** With a chance constraint, `submit` takes a query together with the row of the
+    decision about it. Rows cannot be added later, so the campaign starts with an empty ledger.
 
-    ``len(ledger)`` is the number of trials; an empty ledger is true.
+    ``len(ledger)`` is the number of trials. ``bool(ledger)`` is True, even without trials.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it. A ledger in a
-    file cannot be pickled, but its `snapshot` can. A forked process can read its state at the fork.
+    file cannot be pickled, but its `snapshot` can. A forked process can read the ledger as it was
+    at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
-        censor_value: The replacement of a missing value: the least value that the objective can
+        censor_value: The value that replaces missing values: the least value that the objective can
             take (for minimisation, the greatest); None if unknown.
-        max_wait: Longest wait for a value: ``m`` iterations, or seconds.
+        max_wait: Maximum wait ``m`` for a value, in iterations or seconds.
         late: Whether to ``"use"`` or ``"discard"`` values that arrive after ``max_wait`` (default:
             ``"discard"`` if ``max_wait`` is finite, else ``"use"``).
-        clock: ``"iterations"`` or ``"seconds"``.
-        maximize: Whether the greatest value is best, or the least, for proposers, optimizers and
-            `best`. None is True until the first proposer or optimizer with a ``maximize`` sets it.
-        propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
+        clock: The unit of time, ``"iterations"`` or ``"seconds"``.
+        maximize: Whether the greatest value is best (True) or the least (False). None counts as
+            True, until a proposer or optimizer that has a ``maximize`` sets it.
+        propose: A function that chooses the queries of `ask`, such as a `DelayAwareProposer`. It is
+            not stored in a file.
 
     Example:
         >>> ledger = FeedbackLedger(dim=2)  # or FeedbackLedger.open("run.ledger", dim=2)
@@ -142,24 +144,24 @@ class FeedbackLedger:
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database on a local disk. When a call returns, its change is on disk.
-        A killed process may leave a second file whose name ends in ``-journal``: never delete it,
-        and move or copy it with the ledger.
+        The file is an SQLite database on a local disk. When a method returns, its change is on
+        disk. A killed process may leave a second file whose name ends in ``-journal``: never delete
+        it, and move or copy it with the ledger.
 
-        Only one process at a time writes to a ledger. This process does, until it calls `close`,
-        drops the last reference to the ledger, or ends. Meanwhile other processes can `read` the
-        ledger, and a file whose name ends in ``.lock`` has the id of the writing process. Within
-        the process, all calls for the same file return ledgers that share their contents. If
-        several processes or machines write, use Optuna's or Ax's storages.
+        Only one process at a time can write to a ledger: the process that has opened it, until it
+        calls `close`, drops the last reference to the ledger, or ends. Other processes can `read`
+        the ledger. A file whose name ends in ``.lock`` has the id of the writing process. Within
+        one process, all calls for the same file return ledgers that share their contents. If
+        several processes or machines must write, use the storage of Optuna or Ax.
 
-        Settings (see the class) must agree with the file's settings. None takes the file's setting,
-        or the default for a new file; a new file needs ``dim``. If the file has no ``maximize``
+        Settings (see the class) must agree with the file's settings. None means the file's setting
+        or, for a new file, the default; a new file needs ``dim``. If the file has no ``maximize``
         yet, a given ``maximize`` is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
             DamagedLedgerError: If the file is damaged, or not a ledger in this format.
-            LedgerError: If another process has opened the file, or it cannot be used.
+            LedgerError: If another process has opened the file, or the file cannot be used.
         """
         names = [field.name for field in fields(Settings)]
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
@@ -173,7 +175,7 @@ class FeedbackLedger:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """A copy in memory of the ledger in a file, even while another process writes to it.
+        """Return a copy in memory of the ledger in a file, to which another process may write.
 
         Raises:
             InputDataError: If the file does not exist or is empty.
@@ -191,7 +193,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let other processes write to the file. This process can still read the contents."""
+        """Let another process write to the file. This process can still read the contents."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -211,12 +213,12 @@ class FeedbackLedger:
 
     @property
     def censor_value(self) -> float | None:
-        """The replacement of a missing value, or None."""
+        """The value that replaces missing values, or None."""
         return self._settings.censor_value
 
     @property
     def max_wait(self) -> float:
-        """Longest wait for a value, in units of the clock."""
+        """Maximum wait for a value, in units of the clock."""
         return self._settings.max_wait
 
     @property
@@ -235,7 +237,7 @@ class FeedbackLedger:
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
-        """Whether the greatest value is best; ``InputDataError`` if ``given`` contradicts it."""
+        """Return ``given`` or, if None, `maximize`; raise ``InputDataError`` if they contradict."""
         stated = self._settings.maximize
         if given is None:
             return stated is not False
@@ -243,12 +245,12 @@ class FeedbackLedger:
         return bool(given)
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best; raises if the ledger contradicts it."""
+        """Record whether the greatest value is best; ``InputDataError`` if recorded otherwise."""
         self._storage.declare(self.checked_maximize(maximize))
 
     @property
     def path(self) -> Path | None:
-        """The file, or None for a ledger in memory."""
+        """The path of the file, or None for a ledger in memory."""
         return self._storage.path
 
     def now(self) -> float:
@@ -263,7 +265,7 @@ class FeedbackLedger:
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
     def submit(self, x: object, time: float | None = None, decision: object = None) -> int:
-        """Record a query, before its evaluation starts; returns the trial's id: 0, 1, ...
+        """Record a query before its evaluation starts, and return the trial's id: 0, 1, ...
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
@@ -281,10 +283,11 @@ class FeedbackLedger:
         return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
 
     def ask(self, propose: Propose | None = None) -> Trial:
-        """Choose a query and submit it. Returns the new trial; record its value by `tell`.
+        """Choose a query, submit it, and return the new trial, whose value `tell` records.
 
-        One thread at a time chooses. A thread chooses again if a query was submitted meanwhile. An
-        `AsynchronousOptimizer` evaluates the trial if it starts before the value has arrived.
+        Only one thread at a time chooses a query. If another thread submits a query meanwhile, the
+        thread chooses again. An `AsynchronousOptimizer` that starts before the trial has a value
+        evaluates the trial.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
@@ -326,27 +329,27 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``. For a mean of ``k`` repetitions it is the
                 variance of one repetition, divided by ``k``. A `DelayAwareProposer` fits one common
                 variance for values without a ``yvar``.
-            time: Time of arrival (default: now); the value stays hidden until this time.
-            outcomes: Outcomes of the trial's decision by name, None for a missing outcome (default
-                for a single outcome: ``y``, so that the constraint is on the value).
-            context: The uncontrolled inputs of the evaluation, ``d_c``; see `contexts`.
-            beyond: 1 for each of the ``outcomes`` that is only known to be above the given number,
-                and -1 for each outcome below it.
+            time: Time of arrival (default: now). The value stays hidden until this time.
+            outcomes: The outcomes that the trial's decision names, by name; None for a missing
+                outcome. If the decision names only one outcome, the default is ``y``.
+            context: The uncontrolled inputs of the evaluation, of shape ``d_c``; see `contexts`.
+            beyond: A side, by name, for ``outcomes`` of which only a bound is known: 1 if the
+                outcome is above the given number, and -1 if it is below.
 
         Raises:
             UnknownTrialError: If the trial does not exist.
-            TrialStateError: If the trial has a value or failed before.
-            BotorchError: If a number is malformed, or ``outcomes`` do not match the decision.
+            TrialStateError: If the trial already has a value or has failed.
+            BotorchError: If an argument is malformed, or ``outcomes`` do not match the decision.
 
         Warns:
-            InputDataWarning: If ``time`` is None and the value is recorded, but too late for use.
+            InputDataWarning: If ``time`` is None and the value is recorded too late to be used.
         """
         arguments = self._checked(y, yvar, _named(outcomes, beyond), context)
         self._change(trial_id, lambda entry, at: entry.observed(at, **arguments), time)
         # No warning with given times, as in simulations: the caller knows which values are late.
         # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
-            warnings.warn(  # without the trial's id, so that Python shows it once per line of code
+            warnings.warn(  # without the trial's id, so that it is shown once per line of code
                 f"A value has arrived after `max_wait` ({self.max_wait:g}), or for an abandoned "
                 "trial: it is recorded, but not used, and the trial stays expired. Wait longer "
                 "or, to use such values, make the ledger with `late='use'`.",
@@ -369,13 +372,13 @@ class FeedbackLedger:
     ) -> None:
         """Replace the value of a trial, for example to correct a typo.
 
-        `Trial.earlier` has the previous values, and views of earlier times show them.
+        `Trial.earlier` has the previous values, and methods return them for an earlier ``now``.
 
         Args:
             trial_id: The trial's id.
             y: The corrected value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
-            time: Time from which ``y`` is valid (default: now), not before the last value's time.
+            time: Time from which ``y`` is valid (default: now); not before the previous value's.
             outcomes: See `tell` (default: unchanged).
             context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
@@ -395,7 +398,7 @@ class FeedbackLedger:
         time: float | None = None,
         contexts: object = None,
     ) -> list[int]:
-        """Record queries and values, all or none; returns the ids of the new trials.
+        """Record queries with their values, all or none, and return the ids of the new trials.
 
         Args:
             X: The queries, a tensor or array ``n x d``.
@@ -431,13 +434,13 @@ class FeedbackLedger:
         outcomes: Mapping[str, object] | None = None,
         beyond: Mapping[str, int] | None = None,
     ) -> None:
-        """Record that no value will arrive for a trial, and why. It is left out of all data.
+        """Record that no value will arrive for a trial, and why. The trial is left out of all data.
 
-        Known ``outcomes`` of its decision still count (see `tell`): for a query that ran out of 24
-        GB of memory, pass ``outcomes={"memory": 24.0}`` and ``beyond={"memory": 1}``.
+        Outcomes of its decision still count if they are known (see `tell`). For a query that ran
+        out of 24 GB of memory, pass ``outcomes={"memory": 24.0}`` and ``beyond={"memory": 1}``.
 
         Raises:
-            LedgerError: If the trial does not exist, has a value or failed before.
+            LedgerError: If the trial does not exist, already has a value or has failed.
             InputDataError: If ``time`` is before the submission, or an argument is malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
@@ -446,14 +449,14 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, at: entry.failed(note, at, known), time)
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial: it is expired from ``time`` (default: now) on.
+        """Stop waiting for a trial, which is expired from ``time`` (default: now) on.
 
         Raises the errors of `fail`, and ``TrialStateError`` if the trial is already abandoned.
         """
         self._change(trial_id, Entry.abandoned, time)
 
     def _checked(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
-        """The checked arguments of `tell` and `amend`."""
+        """Validate arguments of `tell` and `amend`; return them as keyword arguments."""
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         yvar = None if yvar is None else check_nonnegative("yvar", yvar)
@@ -464,11 +467,11 @@ class FeedbackLedger:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials by id, in the current states."""
+        """All trials, in order of id, with their current states."""
         return self.trials_at(None)
 
     def trials_at(self, now: float | None = None) -> tuple[Trial, ...]:
-        """The trials submitted up to a time, by id, with the states at that time."""
+        """The trials submitted up to ``now``, in order of id, with their states at that time."""
         view = self._view(now)
         return view.trials(np.flatnonzero(view.submitted))
 
@@ -487,7 +490,7 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, the first one in a tie; None without values.
+        """The trial with the best usable value, the first to arrive in a tie; None without values.
 
         ``maximize`` (default: the ledger's) must not contradict the ledger.
         """
@@ -507,7 +510,7 @@ class FeedbackLedger:
         return LedgerSummary(self.best(now=now), *numbers)
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
+        """Queries ``X`` (``n x d``) and usable values ``Y`` (``n x 1``), in order of arrival."""
         view = self._view(now)
         rows = view.rows(view.usable, "observed_at")
         return view.queries(rows), view.values(rows)
@@ -520,16 +523,16 @@ class FeedbackLedger:
     def contexts(self, now: float | None = None) -> Tensor:
         """Contexts ``n x d_c`` of the values of `to_observations`; NaN for missing contexts.
 
-        If workers write to the ledger at the same time, read both from one `snapshot`.
+        If other threads write to the ledger, call both methods of the same `snapshot`.
         """
         view = self._view(now)
         return view.contexts(view.rows(view.usable, "observed_at"))
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: the queries, with censored values.
+        """The data of eq. 1: queries ``X`` (``n x d``) and values ``Y`` (``n x 1``).
 
         Queries are in order of submission, without failed trials. ``Y`` is ``censor_value`` for
-        queries without a usable value; if ``censor_value`` is None, they are left out.
+        queries without a usable value; if ``censor_value`` is None, these queries are left out.
         """
         view = self._view(now)
         is_censored = self.censor_value is not None
@@ -537,20 +540,20 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials, by id; much faster than `trials_at`."""
+        """Queries ``n x d`` of all trials, in order of id; much faster than `trials_at`."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states of all trials, by id; much faster than `trials_at`."""
+        """The states of all trials, in order of id; much faster than `trials_at`."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
     def waits(self, now: float | None = None) -> list[int]:
-        """For each trial, by id, the number of queries submitted after it, until it ended or now.
+        """For each trial, in order of id, the number of later queries submitted until it ended.
 
-        A trial ends with its value, its failure, its abandonment or after ``max_wait``. A query
-        submitted at the end does not count.
+        A trial ends with its value, its failure, its abandonment, after ``max_wait`` or, if none of
+        these has happened, at ``now``. A query submitted at this time does not count.
         """
         view = self._view(now)
         return view.waits[view.submitted].tolist()
@@ -558,17 +561,17 @@ class FeedbackLedger:
     def arrival_probability(
         self, wait: float | None = None, confidence: float = 0.95, now: float | None = None
     ) -> ArrivalProbability:
-        """Probability that a value arrives within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
+        """Estimate the probability that a value arrives within a wait.
 
-        It is Kaplan and Meier's estimate from delays of values and from waits so far of trials
-        without a value. Failed trials and trials recorded with a value, as by `add`, are left
-        out. It assumes that delays are independent and have one distribution for all queries.
+        It is ``rho_m`` of [Verma2022]_, Theorem 1. The Kaplan-Meier estimate uses delays of values
+        and waits so far of trials without a value. Failed trials and trials recorded with a value,
+        as by `add`, are left out. Delays are assumed to be independent and identically distributed.
 
         Args:
-            wait: The wait (default: `max_wait`, if finite).
+            wait: The wait, in units of the clock (default: `max_wait`, if finite).
             confidence: Coverage probability of the interval, in (0, 1).
-            now: Time up to which all arrivals are recorded (default: now or, on the clock of
-                iterations, the previous iteration, as more values may arrive in the current one).
+            now: Time up to which all arrivals are recorded (default: now; for iterations, the
+                previous iteration, as more values may arrive in the current one).
 
         Raises:
             InputDataError: If the wait is not finite, or an argument is malformed.
@@ -584,10 +587,11 @@ class FeedbackLedger:
         return kaplan_meier(*self._view(now).delays, wait, confidence)
 
     def decisions(self, now: float | None = None) -> list[dict[str, Any]]:
-        """Rows of the decisions about queries, by id, with the outcomes known at ``now``.
+        """Rows of the decisions about queries, in order of id, with the outcomes known at ``now``.
 
-        Pass them as ``rows`` to continue with a `ChanceConstraint`. A late value is an outcome even
-        with ``late="discard"``. A certified trial without a value counts as a violation.
+        A campaign continues if they are passed as ``rows`` to a `ChanceConstraint`. A late value is
+        an outcome even with ``late="discard"``. A certified trial without a value counts as a
+        violation.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
@@ -600,17 +604,17 @@ class FeedbackLedger:
         return view.queries(view.rows(view.pending))
 
     def incomplete(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission."""
+        """Queries ``n x d`` that eq. 1 censors (pending and expired), in order of submission."""
         view = self._view(now)
         return view.queries(view.rows(view.incomplete))
 
     def window(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of the last ``max_wait`` that did not fail: the window of eq. 2."""
+        """Queries ``n x d`` of the last ``max_wait`` that have not failed: the window of eq. 2."""
         view = self._view(now)
         return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """The trials by id, as dictionaries of `Trial`'s fields and of ``x_0``, ``x_1``, ..."""
+        """The trials, in order of id, as dictionaries with the query as ``x_0``, ``x_1``, ..."""
         return [
             {
                 "id": trial.id,
@@ -622,7 +626,7 @@ class FeedbackLedger:
         ]
 
     def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
-        """The records of `to_records` as a pandas data frame, one row per trial."""
+        """The records of `to_records` as a pandas data frame with one row per trial."""
         import pandas
 
         names = ["id", *(f"x_{i}" for i in range(self.dim)), *RECORDED]
@@ -631,7 +635,7 @@ class FeedbackLedger:
         return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
 
     def snapshot(self) -> Self:
-        """A copy in memory, independent of later changes."""
+        """Return a copy in memory, which later changes of this ledger do not affect."""
         return self._of(Storage(self._storage.contents))
 
     def _view(self, now: float | None) -> ViewAtTime:
@@ -645,7 +649,7 @@ def _checked_time(time: object) -> float | None:
 
 
 def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None = None) -> Named:
-    """Validate outcomes by name; an outcome in ``beyond`` becomes a pair of bound and side."""
+    """Return validated outcomes; each outcome in ``beyond`` becomes a pair of bound and side."""
     for argument, value in {"outcomes": outcomes, "beyond": beyond}.items():
         if not isinstance(value, Mapping | None):
             raise InputDataError(f"`{argument}` must be a dictionary by name, got {value!r}.")
@@ -664,7 +668,7 @@ def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | No
 
 
 def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
-    """Validate the row of a decision about a query; returns it as JSON."""
+    """Validate the row of a decision about a query, and return it as JSON."""
     try:
         point = [*map(float, decision["point"])]
         text = json.dumps({**decision, "outcomes": dict(decision["outcomes"])})
@@ -673,7 +677,8 @@ def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
             "`decision` must be a row such as `ChanceConstraint.decide` returns, got "
             f"{reprlib.repr(decision)}."
         ) from error
-    # Up to single precision, and in order: the point may lack contexts or a task's column.
+    # The query has the elements of the point, up to single precision, in the same order. It may
+    # also have contexts or a task, which the point lacks.
     columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
     if not point or not all(any(is_close(v, p) for v in columns) for p in point):
         raise InputDataError(

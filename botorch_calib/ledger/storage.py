@@ -1,8 +1,8 @@
 """`Storage`: a ledger's contents, in memory or in a table of an SQLite file.
 
-A change is one transaction. With ``EXTRA`` synchronisation the change survives a power failure
-once the call has returned. SQLite detects damage to the structure of its pages, but not to numbers
-in them, so each row has a checksum.
+Each change is one transaction. With ``EXTRA`` synchronisation it survives a power failure once the
+call has returned. SQLite detects damage to the structure of its pages, but not to numbers in them,
+so each row has a checksum.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SYNCHRONOUS = "EXTRA"
 READER_TIMEOUT = 60.0  # seconds to wait while another process reads
 WRITER_TIMEOUT = 1.0  # seconds to wait while another process writes
 
-# Row -1 has the settings as JSON; `recorded_at` is the ledger's clock at the change. With
-# AUTOINCREMENT SQLite records the greatest id, which reveals missing last rows. Columns without a
-# type preserve every bit of a number, and the sign of -0.0.
+# The row with id -1 has the settings as JSON. `recorded_at` is the time of the change on the
+# ledger's clock. With AUTOINCREMENT, SQLite records the greatest id, which shows whether the last
+# rows are missing. Columns without a type preserve every bit of a number, and the sign of -0.0.
 COLUMNS = (*Entry._fields[1:], "recorded_at", "checksum")
 SCHEMA = f"CREATE TABLE trials (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(COLUMNS)})"
 REPLACE = f"REPLACE INTO trials VALUES (?{', ?' * len(COLUMNS)})"
@@ -49,7 +49,7 @@ LOCK = threading.RLock()
 class Storage:
     """A ledger's contents, in memory or in a file. One thread at a time changes them.
 
-    If ``contents`` is None, they are read from the file at ``path``. In memory ``path`` is None.
+    If ``contents`` is None, they are read from the file at ``path``. In memory there is no path.
     """
 
     # Open storages by path: a second ledger of the same file shares the storage.
@@ -65,7 +65,8 @@ class Storage:
     def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Storage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
-        An empty file, as a process may leave it if killed while creating a ledger, counts as new.
+        An empty file counts as new, such as one left by a process that was killed while creating a
+        ledger.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
@@ -86,17 +87,17 @@ class Storage:
                     storage._create_if_empty(settings)
                 storage.contents.settings.check_agrees(given, path)
             except BaseException:
-                storage.close()  # now, as the traceback may keep the lock alive
+                storage.close()  # the traceback may keep the storage, and so the lock, alive
                 raise
             cls._of_path[path] = storage
             return storage
 
     @classmethod
     def read(cls, path: Path) -> Storage:
-        """A copy in memory of a file's contents, even while another process writes to it."""
+        """Return a copy in memory of a file's contents, to which another process may write."""
         storage = cls(None, path)
         try:
-            storage._connect("rw")  # SQLite rolls back an unfinished change of a killed process
+            storage._connect("rw")  # not "ro": SQLite may roll back the change of a killed process
             return cls(storage.contents)
         finally:
             storage.close()
@@ -130,7 +131,7 @@ class Storage:
 
     @property
     def contents(self) -> Contents:
-        """The current contents, read from the file after a failed transaction."""
+        """The current contents, which are read from the file again if a transaction has failed."""
         contents = self._contents
         if contents is None:
             with LOCK:
@@ -140,7 +141,7 @@ class Storage:
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
-        """A context for the choice of a query; other threads wait before they choose."""
+        """A context manager for the choice of a query, which one thread at a time can enter."""
         with self._turn:
             self._num_choices += 1
             try:
@@ -151,9 +152,10 @@ class Storage:
     def append(
         self, trials: Iterable[dict[str, Any]], at: float | None = None, expected: int | None = None
     ) -> list[int]:
-        """Add trials, given by fields of `Entry`, at a time (default: now); returns their ids.
+        """Add trials, given as fields of `Entry`, and return their ids.
 
-        If ``expected`` differs from the current number of trials, no trial is added.
+        The time ``at`` (default: now) is the time of submission, and of arrival of given values. If
+        ``expected`` differs from the current number of trials, no trial is added.
         """
         with LOCK:
             contents, now, entries = self.contents, self._now(), []
@@ -170,13 +172,13 @@ class Storage:
             return [entry.id for entry in entries]
 
     def replace(self, trial_id: int, transition: Transition, at: float | None = None) -> None:
-        """Apply ``transition`` to a trial, for an event at a time (default: now)."""
+        """Apply ``transition`` to a trial, for an event at the time ``at`` (default: now)."""
         with LOCK:
             contents, now = self.contents, self._now()
             entry = contents.entries[contents.place(trial_id)]
             event, earliest = entry.last_event
             if at is None:
-                # The given time of submission may be in the future.
+                # The user may have given a time of submission in the future.
                 at = now = max(now, earliest)
             entry = transition(entry, at)
             if at < earliest:
@@ -198,7 +200,7 @@ class Storage:
     def _change(self, contents: Contents, entries: list[Entry]) -> None:
         if self.path is not None:
             with self._transaction("BEGIN IMMEDIATE") as database:
-                self._contents = None  # read again if the transaction fails
+                self._contents = None  # so that they are read again if the transaction fails
                 if _pragma(database, "data_version") != self._version:
                     raise LedgerError(f"Another program has changed the file {self.path}.")
                 database.executemany(REPLACE, [_row_of(e, contents.latest) for e in entries])
@@ -214,7 +216,7 @@ class Storage:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        """A transaction: committed at the end, rolled back after an exception."""
+        """A context manager for a transaction, which is rolled back after an exception."""
         database = self._database
         if database is None:
             raise LedgerError(
@@ -234,7 +236,7 @@ class Storage:
                 database.execute(REPLACE, _row_of(_settings_entry(settings), 0.0))
 
     def _read(self) -> Contents:
-        """Read the contents from the table, after a check of every page and row."""
+        """Check every page and row of the file, and return its contents."""
         with self._transaction("BEGIN") as database:
             if _is_empty(database):
                 raise InputDataError(f"`dim` is needed: the file {self.path} is empty.")
@@ -259,10 +261,11 @@ class Storage:
 
     @contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """A context that turns SQLite's errors into errors of the ledger."""
+        """A context manager that turns SQLite's errors into errors of the ledger."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:  # such as damaged lengths
+        # A `MemoryError` is raised, for example, if the file states a wrong length of a text.
+        except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:
             name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
             if not isinstance(error, sqlite3.OperationalError) or name == "SQLITE_ERROR":
                 raise self._damaged(error) from error
@@ -304,11 +307,11 @@ def _checksum(row: tuple[Any, ...]) -> int:
 
 
 def _writer_lock(path: Path) -> sqlite3.Connection:
-    """Acquire the right to write to a file, until the connection is closed or the process ends.
+    """Lock a file for writing, until the returned connection is closed or the process ends.
 
-    It is SQLite's lock on a small database next to the file, whose ``user_version`` is the id of
-    the holding process. The operating system releases the lock when the process ends, even if it is
-    killed. Forks do not inherit the lock.
+    This is SQLite's lock on a small database next to the file. The ``user_version`` of the database
+    is the id of the process that holds the lock. The operating system releases the lock when the
+    process ends, even if it is killed. Forked processes do not inherit the lock.
     """
     lock = _connection(f"{path}.lock", WRITER_TIMEOUT)
     begin, name = "BEGIN IMMEDIATE", f"PRAGMA user_version = {os.getpid()}"

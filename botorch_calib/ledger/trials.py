@@ -18,10 +18,11 @@ from botorch_calib.exceptions import TrialStateError
 # An outcome of a trial's decision: a number; a pair of a bound and 1 or -1, for an outcome that is
 # only known to be above or below the bound; or None if it is unknown.
 Outcome = float | tuple[float, int] | None
-# The outcomes by name, and in the order of the decision; None if the value is the only outcome.
+# The outcomes of a trial by name; None if the value is the only outcome.
 Named = Mapping[str, Outcome] | None
+# The same outcomes in the order of the decision.
 Outcomes = tuple[Outcome, ...] | None
-# The uncontrolled inputs at the time of an evaluation; None if there are none.
+# The uncontrolled inputs of an evaluation; None if there are none.
 Context = tuple[float, ...] | None
 
 
@@ -40,7 +41,7 @@ class TrialStatus(StrEnum):
 
 
 def _frozen(stored: Any) -> Any:
-    """Convert lists from JSON to the tuples that were stored."""
+    """Return a value from JSON, with lists converted to tuples, as they were before storage."""
     return tuple(map(_frozen, stored)) if isinstance(stored, list) else stored
 
 
@@ -50,7 +51,7 @@ def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) 
 
 
 class EarlierValue(NamedTuple):
-    """A value of a trial that `FeedbackLedger.amend` has replaced.
+    """A trial's previous value, which `FeedbackLedger.amend` has replaced.
 
     Attributes:
         y: The value.
@@ -79,13 +80,13 @@ class Trial:
     Attributes:
         id: The trial's number: 0, 1, ... in order of submission.
         x: The query, a vector of length ``d`` in double precision.
-        y: The value, or None if no value has arrived. A value of an expired trial arrived too late.
+        y: The value, or None if no value has arrived. If the trial is expired, it arrived too late.
         submitted_at: Time of submission, on the ledger's clock.
         observed_at: Time of arrival of ``y``, or None.
         status: Pending, observed, expired or failed.
-        note: Why the trial failed, or empty.
+        note: The reason why the trial failed; empty unless it has failed.
         yvar: The variance of the noise of ``y``, or None if unknown.
-        earlier: The values before ``y``, the oldest first.
+        earlier: The values that ``y`` has replaced, the oldest first.
         context: The context of ``y``, or None.
     """
 
@@ -129,13 +130,13 @@ class Entry(NamedTuple):
     yvar: float | None = None
     note: str = ""
     earlier: tuple[EarlierValue, ...] = ()
-    decision: str | None = None  # the row of its decision, in JSON
+    decision: str | None = None  # the row of the decision about the query, as JSON
     outcomes: Outcomes = None
     context: Context = None
 
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Entry:
-        """The trial in a stored row. Lists are stored as JSON, which preserves every bit."""
+        """Return the trial in a stored row. Lists are stored as JSON, which preserves every bit."""
         *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
         own, came_in = (_frozen(json.loads(each or "null")) for each in (outcomes, context))
@@ -143,7 +144,7 @@ class Entry(NamedTuple):
 
     @property
     def last_event(self) -> tuple[str, float]:
-        """The last event and its time; later changes must not be dated before it."""
+        """The last event in words, and its time; changes must not have an earlier time."""
         if self.observed_at is None:
             return "the submission", self.submitted_at
         return "the last value", self.earlier[-1].replaced_at if self.earlier else self.observed_at
@@ -151,7 +152,7 @@ class Entry(NamedTuple):
     def observed(
         self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
     ) -> Entry:
-        """This trial with a value that arrived at the time ``at``."""
+        """Return this trial with a value that arrived at the time ``at``."""
         self._refuse_if_closed("observed")
         in_order, context = self._in_order(outcomes), context or None
         return self._replace(y=y, yvar=yvar, outcomes=in_order, context=context, observed_at=at)
@@ -159,7 +160,7 @@ class Entry(NamedTuple):
     def amended(
         self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
     ) -> Entry:
-        """This trial with another value from the time ``at`` on; None leaves a field unchanged."""
+        """Return this trial with a new value from ``at`` on; None leaves a field unchanged."""
         if self.y is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
             raise TrialStateError(f"Trial {self.id} has no value to amend: it {state}.")
@@ -168,7 +169,7 @@ class Entry(NamedTuple):
             y=y,
             yvar=self.yvar if yvar is None else yvar,
             outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
-            context=self.context if context is None else context or None,  # empty: removed
+            context=self.context if context is None else context or None,  # an empty one removes it
             earlier=(*self.earlier, before),
         )
 
@@ -184,7 +185,7 @@ class Entry(NamedTuple):
         return self._replace(abandoned_at=at)
 
     def _in_order(self, outcomes: Named) -> Outcomes:
-        """Outcomes in the order of the decision; None is allowed for a single outcome."""
+        """Return outcomes in the order of the decision; None is allowed for at most one outcome."""
         names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
         if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(
@@ -194,7 +195,7 @@ class Entry(NamedTuple):
         return None if outcomes is None else tuple(outcomes[name] for name in names)
 
     def decided(self, now: float) -> dict[str, Any] | None:
-        """The row of the trial's decision with the outcomes known at ``now``, or None."""
+        """The row of the trial's decision, if any, with the outcomes known at ``now``."""
         if self.decision is None:
             return None
         row: dict[str, Any] = json.loads(self.decision)
@@ -211,7 +212,7 @@ class Entry(NamedTuple):
         return row
 
     def standing(self, now: float) -> Entry | EarlierValue:
-        """The record with the value that was valid at ``now``, once a value had arrived."""
+        """The record with the value that was valid at ``now``, if a value had arrived by then."""
         return next((value for value in self.earlier if value.replaced_at > now), self)
 
     def _refuse_if_closed(self, change: str) -> None:

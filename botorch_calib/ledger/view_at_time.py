@@ -25,7 +25,7 @@ class ArrivalProbability(NamedTuple):
     """An estimate of the probability that a value arrives within a wait, with an interval.
 
     Attributes:
-        estimate: Kaplan and Meier's estimate. If no trial has waited that long, the estimate is for
+        estimate: The Kaplan-Meier estimate. If no trial has waited that long, the estimate is for
             the longest wait so far; it is NaN if no value has arrived within that wait either.
         lower: Lower end of the confidence interval.
         upper: Upper end of the confidence interval; 1 if no trial has waited that long.
@@ -53,13 +53,14 @@ class ViewAtTime:
         # NaN is the time of an event that has not happened; comparisons with NaN are False.
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
         self.arrived: Mask = self.submitted & (arrivals <= now)
-        # Trials whose value has arrived, in time unless the ledger uses late values. A trial with a
-        # value cannot be abandoned, so at equal times it was abandoned before the value arrived.
+        # Trials whose value has arrived and, unless the ledger uses late values, was in time. If a
+        # value arrived and the trial was abandoned at the same time, the value is late, because a
+        # trial with a value cannot be abandoned.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
         self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
-        # Trials without a usable value, which equation 1 of the paper censors: expired trials, and
-        # pending trials, whose value may still arrive in time.
+        # Trials without a usable value, which eq. 1 of Verma et al. (2022) censors: expired trials
+        # and pending trials, whose value may still arrive in time.
         self.incomplete: Mask = self.submitted & ~self.failed & ~self.usable
         recent = ~(now - starts > self._max_wait)
         self.expired: Mask = self.incomplete & (~recent | (columns["abandoned_at"] <= now))
@@ -69,7 +70,7 @@ class ViewAtTime:
 
     @property
     def waits(self) -> NDArray[np.intp]:
-        """For each trial, the number of trials submitted after it and before its end."""
+        """For each trial, the number of trials submitted after it and before it ended or now."""
         columns = self._columns
         starts = columns["submitted_at"]
         # `fmin` ignores NaN, the time of events that have not happened.
@@ -83,7 +84,7 @@ class ViewAtTime:
 
     @property
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
-        """Delays of values or, for trials without a value, waits so far; and a mask of the delays.
+        """Delays, or waits so far without a value, of ``k`` trials; and ``k`` flags for delays.
 
         Failed trials and trials recorded with a value are left out.
         """
@@ -103,7 +104,7 @@ class ViewAtTime:
         return torch.from_numpy(self._contents.X[rows])
 
     def values(self, rows: Rows, censor_value: float | None = None) -> Tensor:
-        """Values ``k x 1`` of ``k`` rows; ``censor_value`` for trials without a usable value."""
+        """Values ``k x 1`` of ``k`` rows; ``censor_value``, or NaN, without a usable value."""
         values = np.array([record.y for record in self._records(rows)], dtype=np.float64)
         values[~self.usable[rows]] = math.nan if censor_value is None else censor_value
         return torch.from_numpy(values).unsqueeze(-1)
@@ -116,7 +117,7 @@ class ViewAtTime:
     def contexts(self, rows: Rows) -> Tensor:
         """Contexts ``k x d_c`` of the values of ``k`` rows; NaN for values without a context.
 
-        Contexts of a different length, before an amendment, count as missing.
+        If the length of contexts was amended, contexts of another length count as missing.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
         contexts = (record.context for record in self._records(rows))
@@ -124,11 +125,11 @@ class ViewAtTime:
         return torch.tensor(known, dtype=torch.double).view(len(rows), len(unknown))
 
     def _records(self, rows: Rows) -> list[Entry | EarlierValue]:
-        """For each row the record with its value at this time, before later amendments."""
+        """For each row, the record with the value that was valid at the time of this view."""
         return [self.entry(row).standing(self.now) for row in rows.tolist()]
 
     def entry(self, row: int) -> Entry:
-        """The stored form of a trial, including events after this time."""
+        """The stored form of a trial, including events after the time of this view."""
         return self._contents.entries[row]
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
@@ -166,7 +167,9 @@ class ViewAtTime:
 def kaplan_meier(
     waits: NDArray[np.float64], arrived: NDArray[np.bool_], wait: float, confidence: float
 ) -> ArrivalProbability:
-    """Estimate ``P(delay <= wait)`` from ``waits``: delays of ``arrived`` values, and waits so far.
+    """Estimate ``P(delay <= wait)`` by the Kaplan-Meier estimator.
+
+    ``waits`` are the delays of values that have ``arrived``, and waits so far of other trials.
 
     The interval is the Clopper-Pearson interval for the number of uncensored trials that would give
     Greenwood's variance (Dorey and Korn 1987). Without censoring it is the exact binomial interval.
@@ -177,7 +180,7 @@ def kaplan_meier(
     if num_known == 0:
         return ArrivalProbability(math.nan, 0.0, 1.0)
     times, arrivals = np.unique(waits[in_time], return_counts=True)
-    # The delay of a missing value is longer than its wait, so the trial is at risk until then.
+    # A trial without a value is at risk until the end of its wait, as its delay is longer.
     at_risk = len(waits) - np.searchsorted(np.sort(waits), times, side="left")
     late = float(np.prod(1 - arrivals / at_risk))
     num = float(num_known)
