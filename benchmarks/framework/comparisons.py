@@ -1,8 +1,8 @@
 """Comparisons that a protocol declares: paired by seed, with intervals, corrected for their number.
 
-The unit of all intervals and tests is the seed: a seed draws the same designs and noise streams on
-all problems, so its values are averaged over problems first. Everything here is a pure function of
-results and of numbers read off them; what is compared is the better for being smaller.
+The unit of all intervals and tests is the seed. A seed has the same designs and noise streams on
+all problems, so its values are averaged over problems first. All functions are pure functions of
+results or of scores. Smaller scores are better.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ POWER = 0.8
 
 @dataclass(frozen=True)
 class Difference:
-    """One comparison of a family.
+    """One comparison of a family of comparisons.
 
     Args:
-        values: The differences by seed, at least two.
+        values: The differences of at least two seeds.
         p: Wilcoxon's p-value, two-sided, after Holm's correction for the family.
-        detectable: See `detectable`.
+        detectable: The mean difference that would be detected (see `detectable`).
     """
 
     values: tuple[float, ...]
@@ -50,21 +50,21 @@ class Difference:
         return verdict(student_interval(self.values), self.p, margin)
 
     def mean_cells(self, form: str) -> list[str]:
-        """Mean and 95 % interval, for a table."""
+        """Cells of a table: mean and 95 % interval."""
         return [f"{np.mean(self.values):+{form}}", interval(self.values, f"+{form}")]
 
     def tested_cells(self, form: str) -> list[str]:
-        """As `mean_cells`, with the p-value and the detectable difference."""
+        """Cells of a table: mean, 95 % interval, p-value and detectable difference."""
         return [*self.mean_cells(form), number(self.p, 2), f"{self.detectable:{form}}"]
 
     def cells(self, form: str, margin: float) -> list[str]:
-        """As `tested_cells`, with the verdict."""
+        """Cells of a table: the cells of `tested_cells`, and the verdict."""
         return [*self.tested_cells(form), self.verdict(margin)]
 
     def percent_cells(self, margin: float) -> list[str]:
-        """Seeds, mean, interval, p-value, verdict and detectable difference, for a table.
+        """Cells of a table for differences of natural logarithms, in percent of the second value.
 
-        Of natural logarithms, in percent of the second.
+        They are number of seeds, mean, interval, p-value, verdict and detectable difference.
         """
         mean, bounds = percent_of_logarithms(self.values)
         return [
@@ -80,7 +80,7 @@ class Difference:
 def percent_of_logarithms(values: Sequence[float]) -> tuple[str, str]:
     """The mean of differences of natural logarithms, and its 95 % interval, in percent.
 
-    A dash stands for what is not known of fewer than two values.
+    The interval is a dash for fewer than two values. The mean is a dash without values.
     """
     if len(values) == 0:
         return "–", "–"
@@ -92,19 +92,20 @@ def percent_of_logarithms(values: Sequence[float]) -> tuple[str, str]:
 
 
 def differences(own: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, ...]:
-    """The first values less the second ones, on the seeds that both have."""
+    """The values of ``own`` minus the values of ``other``, for the seeds that both have."""
     return tuple(own[seed] - other[seed] for seed in sorted(own.keys() & other.keys()))
 
 
 def family(
     pairs: Mapping[K, tuple[Mapping[int, float], Mapping[int, float]]],
 ) -> dict[K, Difference]:
-    """The first values less the second ones, by seed, corrected for the number of ``pairs``.
+    """Compare the first values of each pair with the second values, paired by seed.
 
-    Comparisons with fewer than two seeds in common are left out, but are counted: ``pairs`` are
-    those that are declared, so that the correction does not depend on what has been run so far.
+    P-values are corrected for the number of ``pairs``, which are all declared comparisons. A
+    comparison with fewer than two common seeds is counted but left out of the result, so that the
+    correction does not depend on what has been run so far.
     """
-    # Without a p-value, a comparison takes the last place in Holm's order.
+    # A comparison without a p-value is last in Holm's order.
     tests = [paired_test(dict(own), dict(other)) for own, other in pairs.values()]
     adjusted = holm([test.wilcoxon_p_value for test in tests])
     found = {}
@@ -134,15 +135,15 @@ def grouped_families(
     pairs: Sequence[tuple[str, str]],
     scores: Sequence[Score],
 ) -> dict[tuple[str, str, str], tuple[Difference, ...]]:
-    """Each pair of methods in each group of problems: a family for each score.
+    """Compare each pair of methods in each group of problems, with a family for each score.
 
     Args:
-        groups: Results of the problems of each group, over which a seed's values are averaged.
-        pairs: Methods, of which the first is compared with the second.
-        scores: What is compared.
+        groups: Results of each group of problems; a seed's values are averaged over the group.
+        pairs: Pairs of methods; the first method is compared with the second.
+        scores: The scores that are compared.
 
     Returns:
-        By group and pair the differences of each score, where the first score has them.
+        The differences of each score, by group and pair, if the first score has a difference.
     """
     found = [
         family(
@@ -160,7 +161,7 @@ def grouped_families(
 def differences_by_problem(
     collected: Collected, methods: Sequence[str], baseline: str, score: Score
 ) -> Iterator[tuple[str, float, list[str]]]:
-    """By problem the baseline's mean, and cells with differences of the methods to it."""
+    """Yield each problem, the baseline's mean, and cells with differences to the baseline."""
     for problem in collected:
         own, *others = (
             scores_of(Run(problem, method), collected, score) for method in (baseline, *methods)
@@ -170,10 +171,10 @@ def differences_by_problem(
 
 
 def detectable(differences: Sequence[float], num_tests: int) -> float:
-    """The mean difference that would be found with a power of 80 %.
+    """The mean difference that would be detected with a power of 80 %.
 
-    By the normal approximation, at the level of the first of ``num_tests`` steps of Holm's
-    correction, which is the strictest.
+    This is a normal approximation, at the level of the first of the ``num_tests`` steps of Holm's
+    correction, the strictest level.
     """
     normal = NormalDist()
     reach = normal.inv_cdf(1.0 - 0.5 * SIGNIFICANCE / num_tests) + normal.inv_cdf(POWER)
@@ -181,7 +182,7 @@ def detectable(differences: Sequence[float], num_tests: int) -> float:
 
 
 def verdict(interval: tuple[float, float], adjusted_p: float, margin: float) -> str:
-    """What a difference to the baseline says of a method.
+    """Return the verdict on a method's difference to the baseline.
 
     ``equivalent`` if the interval lies within the margin on either side, whatever the p-value; else
     ``better`` or ``worse`` if the test is significant; else ``undecided``.

@@ -1,7 +1,7 @@
-"""Describe a configuration as JSON, so that a changed one is noticed.
+"""Describe a configuration as JSON, so that a change of the configuration is detected.
 
-The description is read off the objects that are run, defaults of their arguments included,
-and never written beside them: a setting cannot be changed and its description forgotten.
+The description is derived from the objects that are run, including the defaults of their
+arguments. A changed setting therefore always changes the description.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ NAMES = ("type", "callable")
 
 _SCORE = {"type": "botorch_calib.calibration.RationalScore", "max_width": 50.0}
 
-# Settings that were constants, or other defaults, when older results were written, with the values
-# that they had.
+# Settings that descriptions in older results lack, because they were constants or did not exist,
+# with the values that apply to these results.
 FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     "botorch_calib.GaussianScore": {"max_width": 3.4},
     "botorch_calib.calibration.RationalScore": {"max_width": 50.0},
     **dict.fromkeys(
         ("botorch_calib.LocalizedConformal", "botorch_calib.OnlineConformal"), {"score": _SCORE}
     ),
-    # Settings that have gone.
+    # Settings that no longer exist.
     "benchmarks.DelayedObjective": {"num_contexts": 0, "rounds_per_context": 0},
     "benchmarks.DelayedAcquisition": {"hyperparameters": "observed"},
     "botorch_calib.DelayStrategy": {"hyperparameters": "observed"},
@@ -38,15 +38,16 @@ FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
 }
 
 
-# Names of what results hold as the package's, and `benchmarks.problems` has now.
+# Names of test functions that have moved from the package to `benchmarks.problems`, and their
+# former names, which results have.
 _MOVED = {
     f"benchmarks.{name}": f"botorch_calib.{name}"
     for name in ("ContextualAckley", "ContextualHartmann6", "ModifiedBranin", "ThreeHumpCamel")
 }
 
 
-# Settings whose unit has changed since results were described by them, in that of then: they decide
-# the same numbers. `beta` is a variance's factor now, and was a deviation's.
+# Settings whose unit has changed, with functions that convert them to the unit in older results.
+# `beta` is a factor of the variance; it was a factor of the standard deviation.
 RESTATED: dict[str, dict[str, Callable[[float], float]]] = {
     "botorch_calib.DelayStrategy": {"beta": math.sqrt}
 }
@@ -55,14 +56,14 @@ RESTATED: dict[str, dict[str, Callable[[float], float]]] = {
 def describe(value: Any) -> Any:
     """Return a JSON value that names ``value`` and every setting bound into it.
 
-    Functions and classes are named by their package and qualified name, together with the values
-    of those arguments that have one, by default or through ``functools.partial``. The module is
-    left out of the name: moving a function to another file changes nothing that is run. Other
-    objects are named by their type and attributes.
+    The description of a function or class has its package, its qualified name and the values of
+    arguments that have one, by default or through ``functools.partial``. The module is left out,
+    since moving a function to another file changes nothing that is run. The description of another
+    object has its type and attributes.
 
     Raises:
-        TypeError: If something has no name that would tell a changed one from the old one (a
-            lambda, a local function), or no settings to describe.
+        TypeError: If a function has no importable name (a lambda or a local function), or an object
+            has no attributes to describe.
         ValueError: If two different functions or classes of ``value`` have the same name.
     """
     return _Description().of(value)
@@ -71,21 +72,21 @@ def describe(value: Any) -> Any:
 def config_hash(config: Any) -> str:
     """A short hash of a described configuration, stable between processes.
 
-    It does not depend on the order of settings, nor on what `normalised` takes away.
+    It does not depend on the order of settings or on what `normalised` removes.
     """
     text = json.dumps(normalised(config), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def normalised(config: Any) -> Any:
-    """A described configuration in the form of today, without what does not decide the results.
+    """Return a description in its present form, without parts that do not affect the results.
 
-    * Modules in the names of functions and classes: older results hold them. What has moved here
-      from the package keeps the name that it had there.
-    * Arguments that are ``None``, which leaves their choice to the callee: a new optional
-      argument does not outdate the results from before it existed.
+    * Modules in the names of functions and classes, which older results have, are removed. Test
+      functions that have moved here from the package keep their former names.
+    * Arguments that are ``None`` are removed, so that a new optional argument does not make
+      earlier results outdated.
 
-    Settings that were `FORMER_CONSTANTS` are filled in where they are missing.
+    Missing settings are filled in from `FORMER_CONSTANTS`.
     """
     if isinstance(config, list):
         return [normalised(item) for item in config]
@@ -103,10 +104,10 @@ def normalised(config: Any) -> Any:
 
 
 def _without_module(name: str) -> str:
-    """``"package.module.Class.method"`` as ``"package.Class.method"``.
+    """Return ``"package.module.Class.method"`` as ``"package.Class.method"``.
 
     Modules have lower-case names here, so the qualified name starts at the first part with a
-    capital letter, or else is the last part.
+    capital letter; if there is none, it is the last part.
     """
     package, *parts = name.split(".")
     starts = [i for i, part in enumerate(parts) if part.lstrip("_")[:1].isupper()]
@@ -115,7 +116,7 @@ def _without_module(name: str) -> str:
 
 
 class _Description:
-    """One call of `describe`, which remembers what each name stands for."""
+    """The state of one call of `describe`: the function or class of each name."""
 
     def __init__(self) -> None:
         self.named: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Test functions with the kinds of noise, warps and reference models that suites combine.
+"""Test functions, and the noise, warps and reference models that suites combine with them.
 
-Everything here is a frozen dataclass: hashable, so that what is expensive is computed once in
-each process, and described in full in the configuration of a result.
+All classes are frozen dataclasses. They are hashable, so that expensive quantities are computed
+once in each process, and the configuration of a result describes them in full.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from benchmarks.framework.surrogates import fit_gp
 
 @dataclass(frozen=True)
 class Warp:
-    """Kumaraswamy's distribution function ``1 - (1 - x^a)^b``, coordinate by coordinate.
+    """Kumaraswamy's distribution function ``1 - (1 - x^a)^b``, applied to each coordinate.
 
-    A bijection of the unit cube. At these values its slope falls from infinity at the lower
-    corner to 0 at the upper one, so a function composed with it is rough in the one and flat
-    in the other, and its maximum is what it was.
+    It is a bijection of the unit cube, so a function composed with it keeps its maximum. With the
+    defaults, its slope falls from infinity at the lower corner to 0 at the upper corner. The
+    composed function is therefore rough near the lower corner and flat near the upper corner.
     """
 
     a: float = 0.5
@@ -42,27 +42,27 @@ class Warp:
 
 
 class Surface(Protocol):
-    """A noise-free objective on a box; like `Landscape`, hashable."""
+    """A noise-free objective on a box, which must be hashable, such as a `Landscape`."""
 
     @property
     def bounds(self) -> Bounds:
         """The box."""
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values ``n x 1`` of ``n x d`` points."""
+        """Values ``n x 1`` at ``n x d`` points."""
 
     def spread(self) -> float:
-        """Standard deviation over the box."""
+        """Standard deviation of the values over the box."""
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """A noise-free objective, maximised, of ``n x d`` points: values ``n x 1``.
+    """A noise-free objective to be maximised, which maps ``n x d`` points to ``n x 1`` values.
 
     Args:
         function: Makes a BoTorch test function that is minimised; it is negated.
         bounds: The box.
-        warp: Applied to the points, in the unit cube, if given.
+        warp: A warp of the points, scaled to the unit cube (default: none).
     """
 
     function: Callable[[], BaseTestProblem]
@@ -93,7 +93,7 @@ class Noise(Protocol):
         """Noise ``n x 1`` at ``n x d`` points of the unit cube."""
 
     def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
-        """Probability that the noise at each point is above ``room``, both ``n x 1``."""
+        """Probabilities ``n x 1`` that the noise at each point is above ``room``, ``n x 1``."""
 
     def quantile(self, U: Tensor, level: float) -> Tensor:
         """The ``level``-quantile of the noise at each point; broadcasts to ``n x 1``."""
@@ -101,7 +101,7 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """Gaussian noise whose standard deviation is linear in the first coordinate."""
+    """Gaussian noise whose deviation goes linearly from ``first`` to ``last`` in coordinate 0."""
 
     first: float
     last: float
@@ -122,7 +122,7 @@ class GaussianNoise:
 
 @dataclass(frozen=True)
 class StudentNoise:
-    """Student's t noise."""
+    """Noise with Student's t distribution, times ``scale``."""
 
     degrees_of_freedom: float
     scale: float
@@ -140,12 +140,12 @@ class StudentNoise:
 
 @dataclass(frozen=True)
 class OutlierNoise:
-    """Gaussian noise of which a share has another deviation: outliers on both sides.
+    """A mixture of two Gaussian distributions of mean zero, one of them for outliers.
 
     Args:
-        deviation: Standard deviation of most of it.
-        outlying: That of outliers.
-        share: Their share.
+        deviation: Standard deviation of noise that is not an outlier.
+        outlying: Standard deviation of outliers.
+        share: Probability of an outlier.
     """
 
     deviation: float
@@ -165,14 +165,14 @@ class OutlierNoise:
             room = torch.tensor(value, dtype=torch.double)
             return float(self.exceedance(U, room)) - (1.0 - level)
 
-        # Between those of its two parts.
+        # The quantile lies between the quantiles of the two distributions.
         ends = (NormalDist().inv_cdf(level) * s for s in (self.deviation, self.outlying))
         return U.new_tensor(brentq(excess, *ends, xtol=1e-14))
 
 
 @dataclass(frozen=True)
 class NoisyLandscape:
-    """Makes the oracle of a landscape with noise, the same one for every seed."""
+    """Makes the oracle of a landscape with noise, which does not depend on the seed."""
 
     landscape: Surface
     noise: Noise
@@ -187,7 +187,7 @@ class NoisyLandscape:
 
 
 def noise_deviation(objective: NoisyLandscape, X: Tensor) -> Tensor:
-    """Standard deviations ``n x 1`` of outcomes at ``n x d`` points.
+    """Standard deviations ``n x 1`` of the noise of outcomes at ``n x d`` points.
 
     Raises:
         TypeError: If the noise is not Gaussian.
@@ -200,11 +200,11 @@ def noise_deviation(objective: NoisyLandscape, X: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ReferenceGP:
-    """The Gaussian process fitted to many noisy Sobol points: as right as its kind can be.
+    """Makes a Gaussian process fitted to many noisy Sobol points, as a reference.
 
     Args:
-        objective: What it is fitted to.
-        points_per_dimension: Number of points for each dimension.
+        objective: The objective, with noise, to which it is fitted.
+        points_per_dimension: Number of points divided by the dimension.
     """
 
     objective: NoisyLandscape

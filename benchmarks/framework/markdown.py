@@ -1,4 +1,4 @@
-"""Pages of markdown with slots, and the cells and rows of tables that fill them."""
+"""Pages of markdown with placeholders, and the cells and rows of tables that replace them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.framework.statistics import Estimate, PairedTest
 
 PAGES_DIR = Path(__file__).parents[1] / "pages"
 
-# Relative to a mean, what smaller standard errors are no more than.
+# A standard error below this fraction of the mean is only a rounding error.
 ROUNDING = 1e-12
 
 
 def page(name: str, **slots: str | float | Sequence[str]) -> list[str]:
-    """The lines of ``pages/NAME.md``, its slots filled with text, numbers, or lines of tables."""
+    """The lines of ``pages/NAME.md``; ``slots`` replace its placeholders by text or numbers."""
     filled = {
         slot: f"{value:g}"
         if isinstance(value, (int, float))
@@ -35,7 +35,7 @@ def page(name: str, **slots: str | float | Sequence[str]) -> list[str]:
 def sections(
     collected: Mapping[str, ByMethod], make: Callable[[ByMethod], Sequence[str]], level: str = "##"
 ) -> list[str]:
-    """A heading and a table for each problem."""
+    """Lines with a heading and a table for each problem."""
     lines: list[str] = []
     for problem, by_method in collected.items():
         lines += [f"{level} {problem}", "", *make(by_method), ""]
@@ -48,7 +48,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def line(cells: Sequence[str]) -> str:
-    """One row."""
+    """One row of a table."""
     return "| " + " | ".join(cells) + " |"
 
 
@@ -63,13 +63,13 @@ def estimate(value: Estimate) -> str:
         return "–"
     if math.isnan(value.standard_error):
         return f"{value.mean:.3g}"
-    # Equal values deviate from their mean by its rounding error.
+    # Even if all values are equal, their computed mean may differ by a rounding error.
     error = 0.0 if value.standard_error < ROUNDING * abs(value.mean) else value.standard_error
     return f"{value.mean:.3g} ± {error:.2g}"
 
 
 def difference(test: PairedTest, compared: bool = True) -> str:
-    """A paired difference with Wilcoxon's p-value; a dash where nothing is compared."""
+    """A paired difference with Wilcoxon's p-value; a dash if there is nothing to compare."""
     if not compared or test.pairs == 0:
         return "–"
     return f"{estimate(test.difference)} ({number(test.wilcoxon_p_value, 2)})"
@@ -89,12 +89,12 @@ def mean_with_interval(values: Sequence[float], form: str) -> str:
 
 
 def over_seeds(case: Sequence[ByMethod], method: str, score: Score, form: str) -> str:
-    """A method's score, averaged over problems for each seed: its mean with its interval."""
+    """The mean over seeds, with its interval, of a method's score, averaged over problems."""
     return mean_with_interval(list(seed_means(case, method, score).values()), form)
 
 
 def scores_by_method(by_method: ByMethod, scores: Mapping[str, Score]) -> list[str]:
-    """A row for each method: mean ± standard error over seeds of each score."""
+    """A table with a row for each method: mean ± standard error of each score over seeds."""
     body = [
         [method, str(len(results)), *(estimated(results, score) for score in scores.values())]
         for method, results in by_method.items()
@@ -108,5 +108,5 @@ def estimated(results: Sequence[Result], score: Score) -> str:
 
 
 def percent(test: PairedTest) -> Estimate:
-    """The difference of a test whose values are in units of the baseline's mean, in percent."""
+    """The difference in percent, for a test whose values are in units of the baseline's mean."""
     return Estimate(100 * test.difference.mean, 100 * test.difference.standard_error)

@@ -1,4 +1,4 @@
-"""Scores: numbers that a finished replicate is judged by, each a pure function of its result."""
+"""Scores of finished replicates: pure functions of a `Result`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))
 
 
 def trace(result: Result, name: str) -> list[float]:
-    """A trace among the records of a result, NaN where it has no value."""
+    """The values of the extra ``name`` of a result, with NaN for missing values."""
     return [math.nan if value is None else value for value in result.extras[name]]
 
 
 def regret_trace(result: Result, inference: str) -> list[float]:
-    """Regret at the point reported.
+    """Regret of the recommended point after each evaluation.
 
-    That is the point with the largest ``"outcome"`` or posterior ``"mean"``, or simply the best
-    one ``"evaluated"``: the last asks what was found, whatever is made of it under noise.
+    This is the point with the largest ``"outcome"`` or posterior ``"mean"``, or the best point
+    ``"evaluated"``. The best point is unknown to a method under noise: its regret measures the
+    search without the recommendation.
     """
     if inference == "outcome":
         return result.regret_by_outcome
     if inference == "evaluated":
-        # What an archive keeps in place of the values themselves.
+        # Archives keep the regret in place of the values.
         if "regret_evaluated" in result.extras:
             return trace(result, "regret_evaluated")
         found = regret_evaluated(result)
@@ -43,7 +44,7 @@ def regret_trace(result: Result, inference: str) -> list[float]:
 
 
 def regret_evaluated(result: Result) -> list[float] | None:
-    """Regret at the best point evaluated so far; ``None`` without a single optimum."""
+    """Regret of the best point evaluated so far; ``None`` without a single optimum."""
     if not result.inference_by_outcome:
         return None
     optimum = result.regret_by_outcome[0] + result.f[result.inference_by_outcome[0]]
@@ -52,17 +53,17 @@ def regret_evaluated(result: Result) -> list[float] | None:
 
 
 def seconds(result: Result) -> float:
-    """Time of a whole run, fits and choices together."""
+    """Total time of the fits and choices of a replicate, in seconds."""
     return sum(result.fit_seconds) + sum(result.acquisition_seconds)
 
 
 def seconds_per_evaluation(result: Result) -> float:
-    """Mean time of an evaluation's fit and choice."""
+    """Mean time of a fit and a choice, in seconds."""
     return float(np.mean(np.add(result.fit_seconds, result.acquisition_seconds)))
 
 
 def miscoverage(result: Result) -> float:
-    """Fraction of outcomes outside the stated interval, over the last half of the evaluations."""
+    """Fraction of outcomes outside the predicted interval, over the second half of a replicate."""
     covered = _recorded(result, "covered")
     return 1.0 - float(np.mean(covered[len(covered) // 2 :])) if len(covered) else math.nan
 
@@ -71,8 +72,8 @@ def objective_coverage(result: Result, place: str) -> float:
     """Fraction of the objective's values inside the final model's intervals; NaN if not recorded.
 
     Args:
-        result: A result; older ones hold no record.
-        place: ``"visited"`` for the points evaluated, or ``"box"`` for all of the box.
+        result: A result; older results have no record of the coverage.
+        place: ``"visited"`` for the evaluated points, or ``"box"`` for points all over the box.
     """
     names = {"visited": "objective_covered", "box": "objective_covered_in_box"}
     covered = _recorded(result, names[place])
@@ -80,16 +81,16 @@ def objective_coverage(result: Result, place: str) -> float:
 
 
 def calibration_error(result: Result) -> float:
-    """``sum_j (p_j - phat_j)^2``, with ``phat_j`` the fraction of PITs up to level ``p_j``.
+    """``sum_j (p_j - phat_j)^2``, where ``phat_j`` is the fraction of PITs up to level ``p_j``.
 
-    A calibrated forecaster of ``n`` outcomes has a mean of ``sum_j p_j (1 - p_j) / n``, which
-    is 3.325 / n at these levels.
+    For a calibrated forecaster of ``n`` outcomes its mean is ``sum_j p_j (1 - p_j) / n``, which is
+    ``3.325 / n`` at the `CALIBRATION_LEVELS`.
     """
     pits = _recorded(result, "pit")
     if not len(pits):
         return math.nan
     levels = torch.tensor(CALIBRATION_LEVELS, dtype=torch.double)
-    # Older results hold values that rounding took beyond 1.
+    # Older results have values slightly above 1, due to rounding.
     kept = torch.from_numpy(pits).clamp(0.0, 1.0)
     return float(scoring_rules.calibration_error(kept, levels))
 

@@ -1,4 +1,4 @@
-"""Panels and what is drawn in them: curves of means with bands, and means with intervals."""
+"""Figures with panels, which show curves of means with bands, or means with intervals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from PIL import Image  # matplotlib depends on it
 from benchmarks.framework.replicate_result import Collected, Result, methods_in
 from benchmarks.framework.statistics import student_interval
 
-#: Panels beside one another, and their size in inches. At this width a page shows letters as large
-#: as its own.
+#: Number of panels in a row, and size of a panel in inches. At this width, the letters of a figure
+#: are as large as the letters of the page that shows it.
 COLUMNS = 2
 PANEL_SIZE = (4.0, 2.8)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As PNG with a palette of 128 colours, which takes half of the bytes and looks the same."""
+    """Save a figure as PNG with 128 colours, which halves the file and looks the same."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=150)
     Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
@@ -40,7 +40,7 @@ def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def regret_figure(collected: Collected) -> Figure:
     """One panel per problem: mean simple regret by method, with bands of one standard error.
 
-    The scale is logarithmic, unless a mean is zero somewhere.
+    The vertical axis is logarithmic, unless a mean is zero or less.
     """
     xlabel = "evaluations after the initial design"
     figure = curves_figure(collected, lambda r: r.regret_by_outcome, xlabel, "simple regret")
@@ -59,14 +59,14 @@ def curves_figure(
     style: Callable[[str], str] = lambda method: "-",
     **drawn: Any,
 ) -> Figure:
-    """One panel per problem: a mean curve by method, with bands of one standard error.
+    """One panel per problem: a mean curve for each method, with bands of one standard error.
 
     Args:
         collected: Results by problem and method.
-        curve: A result's curve.
-        xlabel: Of the panels.
-        ylabel: Of the panels.
-        style: A method's line.
+        curve: Maps a result to its curve.
+        xlabel: Label of the horizontal axes.
+        ylabel: Label of the vertical axes.
+        style: Maps a method to the style of its line.
         drawn: Options of `draw_mean`.
     """
     figure, panels = panel_grid(len(collected))
@@ -81,7 +81,7 @@ def curves_figure(
 
 
 def _drawn_range(panel: Axes) -> tuple[float, float]:
-    """That of the means, with a margin: a band that reaches down to zero has no lower end."""
+    """The range of the means, with a margin. A band may reach zero, which has no logarithm."""
     values = np.concatenate([np.asarray(line.get_ydata()) for line in panel.lines])
     return values.min() / 2, values.max() * 1.5
 
@@ -92,12 +92,12 @@ def method_colors(methods: Iterable[str]) -> dict[str, str]:
 
 
 def share_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend for all panels, added above them, with as many columns as the width holds."""
+    """Add one legend for all panels above them, with as many columns as the width allows."""
     entries: dict[str, Artist] = {}
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
-    # Of an entry, in inches: the line, the gaps around it, and letters.
+    # Width of an entry in inches: its line, the gaps around the line, and its letters.
     width = 0.65 + 0.085 * max(map(len, entries), default=0)
     columns = max(1, int(figure.get_figwidth() / width))
     height = 0.2 + 0.2 * -(-len(entries) // columns)
@@ -111,7 +111,7 @@ def panel_grid(
     """A figure with ``count`` panels of the given size in inches, row by row."""
     width, height = panel_size
     rows = -(-count // columns)
-    # A panel alone is not stretched to the width of two.
+    # A single panel is narrower than two panels.
     total = width * (min(1.4, columns) if count == 1 else columns)
     # Built without pyplot, so that no global state or display is involved.
     figure = Figure(figsize=(total, height * rows), layout="constrained")
@@ -131,7 +131,7 @@ def draw_mean(
     alpha: float = 0.2,
     color: str | None = None,
 ) -> None:
-    """The mean of ``seeds x steps`` curves with its band, the steps counted from ``first``."""
+    """Draw the mean of ``seeds x steps`` curves with its band; steps are counted from ``first``."""
     mean, error = mean_and_band(curves)
     steps = np.arange(first, first + len(mean))
     (line,) = panel.plot(steps, mean, style, color=color, label=f"{method} ({len(curves)})")
@@ -145,14 +145,14 @@ def draw_intervals(
     colors: Mapping[str, str],
     connected: bool = True,
 ) -> None:
-    """Means with 95 % intervals, side by side at each value of a parameter.
+    """Draw means with 95 % intervals, side by side at each value of a parameter.
 
     Args:
-        panel: Where to draw.
+        panel: The panel in which to draw.
         ticks: The parameter's values, in words; they are spaced evenly.
-        curves: By label, at each tick the values by seed: none where nothing has been run, and
-            without an interval for one.
-        colors: By label.
+        curves: For each label and tick, the values of all seeds. The mean of no values is not
+            drawn, and a single value is drawn without an interval.
+        colors: The colour of each label.
         connected: Whether a line joins the means of a label.
     """
     style = "o-" if connected else "o"
@@ -167,7 +167,7 @@ def draw_intervals(
 
 
 def _mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """NaN for what cannot be said of so few values."""
+    """The mean and its 95 % interval; NaN for a mean or an interval that too few values have."""
     mean = float(np.mean(values)) if values else np.nan
     low, high = student_interval(values) if len(values) > 1 else (np.nan, np.nan)
     return mean, low, high

@@ -1,10 +1,10 @@
-"""Protocols: what an experiment decides and how, as files that are older than its results.
+"""Protocols: files, written before the results, that state what an experiment compares and how.
 
 A protocol is ``benchmarks/protocols/NAME.md``: a header that is read here, and a text for readers.
-It states the hash of the configurations that are to be run, so neither a problem nor a method can
-change after the protocol without being noticed: a suite that names a protocol is neither run nor
-reported under another hash. Deviations are appended to the text's last section, ``## Deviations``,
-and stand in every report.
+The header has the hash of the configurations that are to be run. A suite that names a protocol is
+neither run nor reported under another hash, so that a later change of a problem or a method is
+detected. Deviations are appended to the text's last section, ``## Deviations``, and every report
+shows them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ DEVIATIONS = "## Deviations"
 
 
 class ProtocolError(ValueError):
-    """A protocol cannot be read, or a suite is not what its protocol says."""
+    """Raised if a protocol cannot be read, or if a suite does not agree with its protocol."""
 
 
 @dataclass(frozen=True)
 class ExperimentProtocol:
-    """What the header of a protocol states, and its deviations.
+    """The entries of a protocol's header, and its deviations.
 
     Args:
         suite: Name of the suite.
         configuration: `configuration_hash` of the suite.
-        seeds: The seeds that count, as a range ``first:last+1``.
+        seeds: The seeds of the experiment; the header has them as ``first:last+1``.
         endpoint: The one primary endpoint.
-        comparison: Which methods are compared with which, where.
+        comparison: The methods that are compared with each other, and the problems.
         test: The test of each comparison.
-        correction: That for their number.
+        correction: The correction for the number of comparisons.
         margin: The smallest difference in the primary endpoint that matters.
-        deviations: What was done otherwise, as text; empty if nothing.
-        name: Name of the file.
+        deviations: Deviations from the protocol, as text; empty if there are none.
+        name: Name of the file, without its suffix.
     """
 
     suite: str
@@ -63,7 +63,7 @@ class ExperimentProtocol:
         """Read a protocol by its name.
 
         Raises:
-            ProtocolError: If there is none, or its header is not as it should be.
+            ProtocolError: If the protocol does not exist, or its header is malformed.
         """
         path = folder / f"{name}.md"
         if not path.exists():
@@ -85,7 +85,7 @@ class ExperimentProtocol:
         )
 
     def check(self, suite: Suite[Any, Any]) -> None:
-        """Raise `ProtocolError` unless the suite is the one that the protocol was written for."""
+        """Raise `ProtocolError` unless name, configuration and seeds of the suite agree with it."""
         present = configuration_hash(suite)
         if suite.name != self.suite:
             raise ProtocolError(
@@ -104,7 +104,7 @@ class ExperimentProtocol:
             )
 
     def lines(self, left_out: Sequence[str] = ()) -> list[str]:
-        """The protocol in short, as a list in markdown.
+        """A summary of the protocol, as lines of markdown.
 
         Args:
             left_out: Names of methods that a report leaves out, which is a deviation.
@@ -112,7 +112,7 @@ class ExperimentProtocol:
         deviations = [f"`{method}` is left out of this report." for method in left_out]
         deviations += [self.deviations] if self.deviations else []
         return [
-            # No link: tables are included in pages that lie elsewhere.
+            # No link, because pages in other folders include these lines.
             f"Protocol `benchmarks/protocols/{self.name}.md`, configuration "
             f"`{self.configuration}`:",
             "",
@@ -127,7 +127,7 @@ class ExperimentProtocol:
 
 
 def configuration_hash(suite: Suite[Any, Any]) -> str:
-    """A hash of what a suite runs and compares: its problems, its methods and its baseline."""
+    """A hash of a suite's problems, methods and baseline."""
     return config_hash(
         {
             "problems": [describe(problem) for problem in suite.problems],
@@ -141,7 +141,7 @@ def margin_of(suite: Suite[Any, Any]) -> float:
     """The smallest difference of the primary endpoint that matters, by the suite's protocol.
 
     Raises:
-        ValueError: If the suite has none.
+        ValueError: If the suite has no protocol.
     """
     if suite.protocol is None:
         raise ValueError(f"Suite {suite.name!r} has no protocol, which states what matters.")
@@ -152,7 +152,7 @@ _DERIVED = ("deviations", "name")
 
 
 def _header(name: str, lines: list[str]) -> dict[str, str]:
-    """The entries ``key: value`` of a header; indented lines go on with the value before."""
+    """The entries ``key: value`` of a header; an indented line continues the previous value."""
     entries: dict[str, str] = {}
     key = ""
     for line in lines:
@@ -178,7 +178,7 @@ def _seeds(text: str) -> range:
 
 
 def _deviations(name: str, text: str) -> str:
-    """What stands below the last heading, on one line."""
+    """The text below the heading ``## Deviations``, as one line; empty if it is ``None.``."""
     _, heading, after = text.partition(f"\n{DEVIATIONS}\n")
     if not heading:
         raise ProtocolError(f"Protocol {name!r} has no section {DEVIATIONS!r}.")

@@ -333,8 +333,8 @@ class FeedbackLedger:
             outcomes: The outcomes that the trial's decision names, by name; None for a missing
                 outcome. If the decision names only one outcome, the default is ``y``.
             context: The uncontrolled inputs of the evaluation, of shape ``d_c``; see `contexts`.
-            beyond: A side, by name, for ``outcomes`` of which only a bound is known: 1 if the
-                outcome is above the given number, and -1 if it is below.
+            beyond: Maps the name of an outcome for which only a bound is known to 1 if the outcome
+                is above the given number, or to -1 if it is below.
 
         Raises:
             UnknownTrialError: If the trial does not exist.

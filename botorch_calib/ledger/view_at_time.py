@@ -70,7 +70,7 @@ class ViewAtTime:
 
     @property
     def waits(self) -> NDArray[np.intp]:
-        """For each trial, the number of trials submitted after it and before it ended or now."""
+        """For each trial, the number of trials submitted after it, until it ended or until now."""
         columns = self._columns
         starts = columns["submitted_at"]
         # `fmin` ignores NaN, the time of events that have not happened.
@@ -84,7 +84,7 @@ class ViewAtTime:
 
     @property
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
-        """Delays, or waits so far without a value, of ``k`` trials; and ``k`` flags for delays.
+        """Delays of ``k`` trials, or waits so far without a value; and ``k`` flags of arrival.
 
         Failed trials and trials recorded with a value are left out.
         """
