@@ -22,9 +22,9 @@ def trace(result: Result, name: str) -> list[float]:
 def regret_trace(result: Result, inference: str) -> list[float]:
     """Regret of the recommended point after each evaluation.
 
-    This is the point with the largest ``"outcome"`` or posterior ``"mean"``, or the best point
-    ``"evaluated"``. The best point is unknown to a method under noise: its regret measures the
-    search without the recommendation.
+    The recommended point has the largest ``"outcome"`` or posterior ``"mean"``, or it is the best
+    point ``"evaluated"``. A method cannot know the best point if there is noise: its regret
+    measures the search alone.
     """
     if inference == "outcome":
         return result.regret_by_outcome

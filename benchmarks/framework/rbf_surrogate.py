@@ -1,4 +1,4 @@
-"""Gaussian processes under delayed feedback and contexts: squared-exponential, from two starts."""
+"""Squared-exponential Gaussian processes for delayed feedback and contexts, from two starts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from benchmarks.framework.surrogates import Refitted, on_unit_cube, with_data
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 
 LENGTHSCALE_RANGE, OUTPUTSCALE_RANGE, LEAST_NOISE = (5e-3, 20.0), (1e-2, 100.0), 1e-4
-# Short and long lengthscales can have a maximum each, so a fit starts from both, as long as it
-# costs little; with more points than this, it starts from the last fit alone.
+# The likelihood may have one maximum at short and one at long lengthscales: a fit starts from both.
 FIRST_LENGTHSCALES = (0.3, 0.03)
 FIRST_NOISE = math.exp(-4.0)
+# With more points than this, a fit starts only from the previous fit, to save time.
 MAX_POINTS_MANY_STARTS = 150
 
 
 class Hyperparameters(NamedTuple):
-    """Of the process on the unit cube, for standardised outcomes; a batch of each, or one."""
+    """Hyperparameters of a process, or of a batch, on the unit cube with standardised outcomes."""
 
     lengthscales: Tensor
     outputscale: Tensor
@@ -36,7 +36,7 @@ class Hyperparameters(NamedTuple):
 
 @dataclass(frozen=True)
 class RefittedRBF(Refitted):
-    """A squared-exponential GP with one lengthscale for each input, fitted every tenth round."""
+    """A squared-exponential GP with one lengthscale per input, fitted at every tenth step."""
 
     every: int = 10
 
@@ -51,13 +51,13 @@ class RefittedRBF(Refitted):
 def fit_rbf_gp(
     X: Tensor, Y: Tensor, bounds: Tensor, previous: SingleTaskGP | None = None
 ) -> SingleTaskGP:
-    """Fit a squared-exponential Gaussian process by its marginal likelihood and weak priors.
+    """Fit a squared-exponential Gaussian process by marginal likelihood, with weak priors.
 
     Args:
         X: Points, ``n x d``.
         Y: Outcomes, ``n x 1``.
         bounds: The box, ``2 x d``.
-        previous: A fitted one, whose hyperparameters are a further start.
+        previous: An earlier fit, whose hyperparameters are a further starting point.
     """
     starts = [] if previous is None else [hyperparameters(previous)]
     if previous is None or len(Y) <= MAX_POINTS_MANY_STARTS:
@@ -71,16 +71,16 @@ def fit_rbf_gp(
     set_hyperparameters(batch, Hyperparameters(*map(torch.stack, zip(*starts, strict=True))))
     fit_in_logarithms(ExactMarginalLogLikelihood(batch.likelihood, batch))
     gp = rbf_gp(X, Y, bounds)
-    # All of them are the best one.
+    # After the fit, all processes of the batch have the best hyperparameters.
     set_hyperparameters(gp, Hyperparameters(*(each[0] for each in hyperparameters(batch))))
     return gp.requires_grad_(False)
 
 
 def rbf_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-    """The process, or a batch of them, before it is fitted: arguments as for `fit_rbf_gp`.
+    """Return an unfitted process, or a batch of processes; for arguments see `fit_rbf_gp`.
 
-    The priors are those that BoTorch long gave its Matern kernel, and that of its likelihood.
-    Without priors a handful of points is often explained as nothing but noise.
+    The kernel has the former default priors of BoTorch's Matern kernel, and the noise has BoTorch's
+    default prior. Without priors, a fit to a few points often explains them as noise only.
     """
     dim, shape = X.shape[-1], X.shape[:-2]
     kernel = RBFKernel(
@@ -99,7 +99,7 @@ def rbf_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
 
 
 def set_hyperparameters(gp: SingleTaskGP, found: Hyperparameters) -> None:
-    """Set those of a GP made by `rbf_gp`, within their ranges but for rounding."""
+    """Set the hyperparameters of a GP made by `rbf_gp`, clamped to their ranges."""
     lengthscales = found.lengthscales.unsqueeze(-2)
     gp.covar_module.base_kernel.lengthscale = lengthscales.clamp(*LENGTHSCALE_RANGE)
     gp.covar_module.outputscale = found.outputscale.clamp(*OUTPUTSCALE_RANGE)
@@ -108,7 +108,7 @@ def set_hyperparameters(gp: SingleTaskGP, found: Hyperparameters) -> None:
 
 
 def hyperparameters(gp: SingleTaskGP) -> Hyperparameters:
-    """Those of a GP made by `rbf_gp`."""
+    """The hyperparameters of a GP made by `rbf_gp`."""
     kernel: Any = gp.covar_module
     values = kernel.base_kernel.lengthscale.squeeze(-2), kernel.outputscale
     noise, mean = gp.likelihood.noise.squeeze(-1), gp.mean_module.constant

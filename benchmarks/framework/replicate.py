@@ -1,7 +1,7 @@
-"""The loop that all suites share: one method at work on one problem with one seed.
+"""The loop that all suites share: one method runs on one problem with one seed.
 
-A replicate is a pure function of the three, wall times aside. All methods of one seed see the same
-initial points and the same noise, so that differences between methods can be tested in pairs.
+A replicate is a pure function of these three, except for wall times. With the same seed, all
+methods get the same initial points and the same noise, so that paired tests can compare them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from benchmarks.framework.replicate_result import (
     replicate_config,
 )
 
-# Numbers of the random streams. Never renumber: published results depend on them. What suites draw
-# besides has other numbers: 3 in `wellspecified` and `delay.objectives`, and from 10 on in `delay`,
-# 20 in `robust`, 30 in `decisions`, 40 in `claims`. Two suites may share a number.
+# Numbers of the random streams. Never change them: published results depend on them. Suites have
+# further streams: 3 in `wellspecified` and `delay.objectives`, from 10 on in `delay`, from 20 on in
+# `robust`, from 30 on in `decisions`, from 40 on in `claims`. Two suites may share a number.
 OBSERVE, PROPOSE, SOBOL = 0, 1, 2
 
 P = TypeVar("P", bound=Named)
@@ -40,7 +40,7 @@ def stream_seed(seed: int, stream: int, step: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """What a replicate has to show for itself: the fields of `Result` that depend on its kind."""
+    """The fields of a `Result` that depend on the kind of replicate."""
 
     num_initial: int
     X: list[list[float]]
@@ -56,8 +56,8 @@ class Record:
 class Replicate(ABC, Generic[P, M, F]):
     """The state of one replicate between steps.
 
-    Subclasses say what a method is shown, how its choice is evaluated and what is recorded. They
-    make the initial evaluations in their constructor.
+    Subclasses define which data a method gets, how its choice is evaluated and what is recorded.
+    Their constructors make the initial evaluations.
 
     Args:
         problem: The problem.
@@ -70,7 +70,7 @@ class Replicate(ABC, Generic[P, M, F]):
         self.problem, self.method, self.seed, self.num_steps = problem, method, seed, num_steps
 
     def run(self) -> Result:
-        """Make all choices and report."""
+        """Run all steps and return the result."""
         fit_seconds: list[float] = []
         acquisition_seconds: list[float] = []
         for step in range(self.num_steps):
@@ -96,15 +96,15 @@ class Replicate(ABC, Generic[P, M, F]):
         )
 
     def choosing(self, step: int) -> AbstractContextManager[None]:
-        """Seeds torch for the fit and the choice of a step, and then restores its state.
+        """A context manager that seeds torch for a step's fit and choice, then restores its state.
 
-        Each step has a seed of its own: a method that draws more numbers than another one in one
-        step does not thereby get other ones in the next.
+        Each step has its own seed, so that the random numbers of a step do not depend on how many
+        numbers the method has drawn before.
         """
         return manual_seed(stream_seed(self.seed, PROPOSE, step))
 
     def prepare(self, step: int) -> None:  # noqa: B027 - most kinds have nothing to prepare
-        """What happens before a choice, off the clock and without random numbers."""
+        """Prepare a choice. This is not timed and draws no random numbers."""
 
     @abstractmethod
     def fit(self, step: int) -> F:
@@ -116,8 +116,8 @@ class Replicate(ABC, Generic[P, M, F]):
 
     @abstractmethod
     def evaluate(self, x: Tensor, model: F, step: int) -> None:
-        """Evaluate the choice, which ``model`` led to, and take its outcome in."""
+        """Evaluate the choice ``x``, made with ``model``, and add its outcome to the data."""
 
     @abstractmethod
     def record(self) -> Record:
-        """What to report, after the last step."""
+        """The record of the replicate, after the last step."""

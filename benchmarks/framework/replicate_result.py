@@ -1,4 +1,4 @@
-"""`Result`, all that a replicate gives, and how reports read many: by seed, and in means."""
+"""`Result`: the data of a replicate; scores of many results by seed, and their means."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ PACKAGES = ("torch", "botorch", "gpytorch", "botorch_calib", "numpy", "scipy")
 
 
 class Named(Protocol):
-    """A problem or a method, of whatever kind: its name and what `describe` makes of it count."""
+    """A problem or a method of any kind; its name and its description (`describe`) identify it."""
 
     @property
     def name(self) -> str:
-        """Names it within a suite."""
+        """The name, unique within a suite."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One replicate. Points are in order of evaluation, the initial ones first.
+    """The data of one replicate. Points are in order of evaluation, the initial points first.
 
-    Traces have ``num_evaluations + 1`` entries, the first after the initial design. An
-    inference trace holds the index of the point that would be reported: the one with the
-    largest observed outcome, or with the largest posterior mean (``None`` without a model).
-    Regret is the optimal value minus the noise-free value there.
+    Inferences and regrets have ``num_evaluations + 1`` entries, the first after the initial design.
+    An inference is the index of the recommended point: the point with the largest observed outcome,
+    or with the largest posterior mean (``None`` without a model). Its regret is the optimal value
+    minus the noise-free value at this point.
     """
 
     problem: str
@@ -59,7 +59,7 @@ def replicate_config(problem: Named, method: Named) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of python and of the packages that decide the numbers."""
+    """Versions of Python and of the packages on which the results depend."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -71,11 +71,12 @@ def installed_versions() -> dict[str, str]:
 
 # ------------------------------------------------------------ many results
 
-# A number that a finished replicate is judged by.
+# Maps the result of a finished replicate to a number; NaN if there is none.
 Score = Callable[[Result], float]
 
-# Results of one problem by method, and those of all problems.
+# The results on one problem, by method.
 ByMethod = Mapping[str, Sequence[Result]]
+# The results on all problems, by problem and method.
 Collected = Mapping[str, ByMethod]
 
 
@@ -89,12 +90,12 @@ class Run(NamedTuple):
         return f"{self.method} on {self.problem}"
 
 
-# The first is compared with the second.
+# Two runs; the first is compared with the second.
 Pair = tuple[Run, Run]
 
 
 def methods_in(case: Iterable[ByMethod]) -> list[str]:
-    """The methods that have results on any of the problems, in order."""
+    """The methods that have results on any of the problems, in order of appearance."""
     return list(dict.fromkeys(method for by_method in case for method in by_method))
 
 
@@ -109,29 +110,29 @@ def cases_of(
 
 
 def by_seed(results: Sequence[Result], score: Score) -> dict[int, float]:
-    """A score for each seed, those without one left out."""
+    """The score of each seed; seeds with a score of NaN are left out."""
     scores = {result.seed: score(result) for result in results}
     return {seed: value for seed, value in scores.items() if not math.isnan(value)}
 
 
 def scores_of(run: Run, collected: Collected, score: Score) -> dict[int, float]:
-    """The scores of one method on one problem by seed; none if it has not been run."""
+    """The scores of a method on a problem by seed; empty if the method has not been run."""
     return by_seed(collected.get(run.problem, {}).get(run.method, []), score)
 
 
 def seed_means(
     case: Sequence[ByMethod], method: str, score: Score, weight: Score | None = None
 ) -> dict[int, float]:
-    """A method's score by seed, averaged over the problems that have it.
+    """A method's score by seed, averaged over the problems on which it is not NaN.
 
-    Only seeds that all problems have been run with count.
+    Only seeds with results on all problems are included.
 
     Args:
         case: Results of the problems that belong together.
         method: The method.
         score: The score.
-        weight: The weight of a run in the average; all are equal by default, and where all weigh
-            nothing.
+        weight: The weight of a result in the average. Weights are equal by default, and if all of
+            them are 0.
     """
     runs = [{r.seed: r for r in by_method.get(method, [])} for by_method in case]
     means = {}

@@ -1,8 +1,7 @@
-"""What is reported of a suite: a table as markdown and a figure, written to files.
+"""Write the report of a suite: a table in markdown and a figure.
 
-Replicates come in one by one, and expensive methods last. Means over the seeds that a method
-happens to have cannot be compared with means over those of another one: only seeds count that all
-methods shown have on all problems.
+While a suite runs, methods may have results with different seeds, so that their means cannot be
+compared. A report uses only the seeds with which all methods shown have been run on all problems.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ FIGURES_DIR = BENCHMARKS_DIR / "figures"
 
 @dataclass(frozen=True)
 class Selection:
-    """What a report shall rest on.
+    """The results that a report uses.
 
     Args:
-        seeds: These seeds, as a pilot; by default those of the suite.
+        seeds: The seeds of a pilot (default: the seeds of the suite).
         without: Names of methods that are left out, since they have not been run.
     """
 
@@ -36,14 +35,14 @@ class Selection:
     without: Collection[str] = ()
 
     def check(self, suite: Suite[Any, Any]) -> None:
-        """Raise `ValueError` if a method is left out that the suite lacks or cannot do without."""
+        """Raise `ValueError` if ``without`` has an unknown name or the name of the baseline."""
         names = [method.name for method in suite.methods if method.name != suite.baseline]
         unknown = sorted(set(self.without) - set(names))
         if unknown:
             raise ValueError(f"Suite {suite.name!r} can do without {names}, not without {unknown}.")
 
     def options(self) -> str:
-        """The options of the command line that ask for it, each with a space before it."""
+        """The command-line options of this selection, with a space before each of them."""
         parts = ["--without", *sorted(self.without)] if self.without else []
         if self.seeds is not None:
             parts += ["--seeds", ",".join(map(str, sorted(self.seeds)))]
@@ -60,19 +59,19 @@ def write_report(
     """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown.
 
     Args:
-        suite: The suite. If it has a protocol, its configuration must be the one stated there, and
-            so must that of all results.
-        store: Where its results are kept.
+        suite: The suite. If it has a protocol, the suite and all results must have the
+            configuration that the protocol states.
+        store: The files of its results.
         tables: Folder of the table.
         figures: Folder of the figure.
-        selection: What of them the report rests on, by default all of the suite's seeds. Other
-            seeds are a pilot, under the name ``SUITE_pilot``.
+        selection: The results that the report uses (default: all seeds of the suite). A report of
+            other seeds is a pilot, with the name ``SUITE_pilot``.
 
     Raises:
         FileNotFoundError: If there are no results.
-        ProtocolError: If the suite or a result is not what the protocol says.
-        ValueError: If a method is to be left out that cannot be, or no seed has been run with all
-            methods on all problems.
+        ProtocolError: If the suite or a result does not agree with the protocol.
+        ValueError: If the selection is invalid, or if no seed has been run with all methods on all
+            problems.
     """
     selection.check(suite)
     protocol = None
@@ -112,7 +111,7 @@ def write_report(
 def select(
     suite: Suite[Any, Any], collected: Collected, selection: Selection
 ) -> tuple[Collected, list[str]]:
-    """What of the results a report shows, and its statement of what is missing, as markdown."""
+    """Return the results that a report shows, and its statement in markdown of what is missing."""
     seeds = frozenset(suite.seeds if selection.seeds is None else selection.seeds)
     found = {
         method.name: [
@@ -158,7 +157,7 @@ def select(
 
 
 def _statement(selection: Selection, asked: int, there: Mapping[str, int]) -> list[str]:
-    """How many replicates of those that are asked for have been run."""
+    """Lines that state how many of the requested replicates have been run."""
     total = asked * len(there)
     text = f"{sum(there.values())} of {total} replicates have been run."
     interim = f"**Incomplete: {text}** This is an interim look, and what follows may change."
@@ -176,7 +175,7 @@ def _statement(selection: Selection, asked: int, there: Mapping[str, int]) -> li
 
 
 def listed(seeds: Collection[int]) -> str:
-    """Seeds in words: runs of three and more as ``first to last``."""
+    """Seeds as text, with three or more consecutive seeds as ``first to last``."""
     runs: list[list[int]] = []
     for seed in sorted(seeds):
         if runs and seed == runs[-1][-1] + 1:

@@ -1,7 +1,7 @@
 """Run the replicates of a suite in parallel, resuming where an earlier run stopped.
 
-The parent process writes every result as it arrives, so workers need no shared file
-system and an interrupted run loses only the replicates that were in flight.
+The parent process writes every result when it arrives. Workers therefore need no shared file
+system, and an interrupted run loses only the replicates that were running.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from benchmarks.framework.suite import Suite
 
 
 class StaleResultsError(RuntimeError):
-    """Results are there of another configuration."""
+    """Raised if stored results have another configuration than the suite."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One replicate to be run, by the suite's function."""
+    """One replicate to be run by the suite's function ``replicate``."""
 
     problem: Named
     method: Named
@@ -46,7 +46,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """A replicate that raised."""
+    """A replicate that raised an exception."""
 
     task: str
     error: str
@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass
 class Summary:
-    """What a run did."""
+    """The numbers of finished and skipped replicates of a run, and its failures."""
 
     finished: int = 0
     skipped: int = 0
@@ -70,15 +70,15 @@ def run_suite(
     overwrite: bool = False,
     progress: bool = True,
 ) -> Summary:
-    """Run what is missing of a suite.
+    """Run the replicates of a suite that have no results yet.
 
     Args:
         suite: The suite.
-        store: Where results are kept.
-        seeds: The seeds; by default the suite's.
-        jobs: Worker processes.
-        overwrite: Run again what is of another configuration, instead of raising
-            ``StaleResultsError``. Finished results are skipped in any case.
+        store: The files to which results are added.
+        seeds: The seeds (default: the suite's).
+        jobs: Number of worker processes.
+        overwrite: Whether to run replicates again if their results have another configuration,
+            instead of raising ``StaleResultsError``.
         progress: Whether to show a progress bar.
     """
     tasks, skipped = pending_tasks(suite, store, seeds, overwrite=overwrite)
@@ -96,7 +96,7 @@ def run_suite(
 def pending_tasks(
     suite: Suite[Any, Any], store: ResultStore, seeds: Iterable[int] | None, *, overwrite: bool
 ) -> tuple[list[Task], int]:
-    """The replicates still to be run, all methods of a seed together, and how many are done."""
+    """The replicates still to be run, ordered by seed, and the number of finished replicates."""
     entries, current = store.entries(suite), suite.config_hashes()
     tasks: list[Task] = []
     stale: list[str] = []
@@ -129,19 +129,19 @@ def run_task(task: Task) -> Result | Failure:
 
 @contextmanager
 def without_expected_warnings() -> Generator[None, None, None]:
-    """Hide what experiments warn of as a matter of course; a fit that fails still raises."""
+    """Hide warnings that are expected in experiments; a failed fit still raises an exception."""
     with warnings.catch_warnings():
-        # Refits, and jitter, with few points.
+        # With few points, fits are often repeated, and jitter is added to the diagonal.
         for category in (BotorchWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
-        # Line searches that stop at a kink, or where values are equal to rounding.
+        # Line searches stop at a kink, or where values differ by rounding only.
         warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
         yield
 
 
 @contextmanager
 def one_torch_thread() -> Generator[None, None, None]:
-    """Use one thread: replicates run side by side, and more would only compete."""
+    """Use one thread, as replicates run in parallel and more threads would only compete."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -164,8 +164,8 @@ def _collect(
                 store.add(suite, outcome)
                 summary.finished += 1
     except joblib.externals.loky.process_executor.TerminatedWorkerError:
-        # A killed worker (out of memory, say) takes the pool with it. What is written
-        # stays, and the next run resumes from there.
+        # If a worker is killed, for example when memory is exhausted, its pool breaks. Results that
+        # have been written remain, and the next run continues.
         summary.failures.append(Failure("a worker process", traceback.format_exc()))
 
 
@@ -193,7 +193,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def print_summary(summary: Summary) -> None:
-    """Say what a run did, failures last."""
+    """Print the numbers of replicates of a run, then its failures."""
     failed = len(summary.failures)
     print(f"{summary.finished} run, {summary.skipped} finished before, {failed} failed")
     for failure in summary.failures:

@@ -1,6 +1,6 @@
 """Ordinary sequential optimization: a problem, a method, and the replicate that runs them.
 
-Everything is maximised, and each outcome is known before the next choice.
+All objectives are maximised, and each outcome is known before the next choice.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from benchmarks.framework.surrogates import Refitted, Surrogate
 # Lower and upper bound of each coordinate.
 Bounds = tuple[tuple[float, float], ...]
 
-# Points of the box at which statements about the objective are judged.
+# Number of points of the box at which intervals for the objective are checked.
 NUM_SPACE = 512
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """The objective, maximised. Both functions map ``n x d`` to ``n x 1``.
+    """The objective, to be maximised. Both functions map ``n x d`` to ``n x 1``.
 
-    ``observe`` adds noise from torch's global random state; ``truth`` has no noise. The
-    ``optimal_value`` is that of the truth where it depends on the seed, in place of the
-    problem's.
+    ``observe`` adds noise from torch's global random state; ``truth`` has no noise. If the maximum
+    of ``truth`` depends on the seed, it is ``optimal_value``, which replaces the problem's.
     """
 
     observe: Callable[[Tensor], Tensor]
@@ -47,14 +46,14 @@ class Problem:
     """A problem to be maximised.
 
     Args:
-        name: Names the result folder.
+        name: The name, unique within a suite.
         build: Maps a seed to the objective; most problems ignore the seed.
         bounds: The box.
         optimal_value: The maximum of the noise-free objective (NaN if it depends on the seed).
         initial_design: Maps ``(num_initial, seed)`` to ``num_initial x d`` points.
         num_initial: The number of initial points.
         num_evaluations: The number of evaluations after the initial ones.
-        surrogate: Makes the Gaussian process that methods are given, right or wrong.
+        surrogate: Makes the Gaussian process of the methods, which may be misspecified on purpose.
     """
 
     name: str
@@ -72,30 +71,30 @@ class Problem:
 
 
 class Strategy(Protocol):
-    """One method at work on one problem with one seed."""
+    """A method that runs on one problem with one seed."""
 
     def fit(self, X: Tensor, Y: Tensor) -> Model | None:
-        """Fit a model to ``n x d`` points and ``n x 1`` outcomes; ``None`` if there is none."""
+        """Fit a model to ``n x d`` points and ``n x 1`` outcomes; ``None`` if it has no model."""
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
         """The next point, ``1 x d``."""
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Numbers to record of the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``).
+        """Numbers to record about the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``).
 
-        ``model`` is the one that proposed ``x``, which has not seen ``y``.
+        ``model`` is the model that proposed ``x``, so that its data do not include ``y``.
         """
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
-        """Whether the noise-free objective ``f`` at ``n x d`` points is where the model says.
+        """Whether the model's intervals contain the noise-free objective ``f`` at ``n x d`` points.
 
         Args:
             model: The model of all outcomes.
             X: Points, ``n x d``.
-            f: Values of the objective there, ``n x 1``.
+            f: Values of the objective at these points, ``n x 1``.
 
         Returns:
-            ``n`` flags; ``None`` without a statement about the objective.
+            ``n`` flags; ``None`` if the method has no intervals of the objective.
         """
 
 
@@ -108,12 +107,12 @@ class Method:
 
 
 def replicate(problem: Problem, method: Method, seed: int) -> Result:
-    """Run ``method`` on ``problem``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``problem``; the result is deterministic, except for wall times."""
     return SequentialReplicate(problem, method, seed).run()
 
 
 class SequentialReplicate(Replicate[Problem, Method, Model | None]):
-    """One evaluation after the other, each outcome known at once."""
+    """A replicate in which each outcome is known before the next choice."""
 
     def __init__(self, problem: Problem, method: Method, seed: int) -> None:
         super().__init__(problem, method, seed, problem.num_evaluations)
@@ -175,9 +174,9 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
         self.by_mean.append(int(posterior_mean(model, self.X).argmax()))
 
     def judge(self, model: Model | None) -> None:
-        """Record where the final model's intervals of the objective hold it.
+        """Record whether the final model's intervals contain the noise-free objective.
 
-        Of the points visited every one, of the box the share of many points.
+        There is a flag for each evaluated point, and for the box the fraction of many points.
         """
         visited, space = (
             self.strategy.objective_covered(model, X, self.oracle.truth(X))
@@ -188,7 +187,7 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
             self.extras["objective_covered_in_box"] = [space.double().mean().item()]
 
     def space(self) -> Tensor:
-        """The points of the box at which statements are judged, ``NUM_SPACE x d``."""
+        """The points of the box at which intervals are checked, ``NUM_SPACE x d``."""
         return sobol_design(NUM_SPACE, 0, bounds=self.problem.bounds)
 
     def _regret(self, f: list[float], inference: list[int]) -> list[float]:
@@ -206,12 +205,12 @@ def posterior_mean(model: Model, X: Tensor) -> Tensor:
 
 
 def incumbents(y: list[float], num_initial: int) -> list[int]:
-    """Index of the largest outcome so far, from the end of the initial design onwards."""
+    """Indices of the largest outcome after the initial design and after each later outcome."""
     return [int(np.argmax(y[:n])) for n in range(num_initial, len(y) + 1)]
 
 
 def botorch_oracle(seed: int, *, cls: Callable[..., BaseTestProblem], **options: Any) -> Oracle:
-    """The oracle of a BoTorch test function, the same one for every seed."""
+    """The oracle of a BoTorch test function, which does not depend on the seed."""
     function = cls(**options)
     if function.is_minimization_problem:
         raise ValueError(f"{cls.__name__} is minimised as configured; pass `negate=True`.")

@@ -1,7 +1,4 @@
-"""Statistics over seeds: means with errors and intervals, paired tests, and their correction.
-
-Everything here is a pure function of numbers, whatever they are of.
-"""
+"""Statistics over seeds: means with errors and intervals, paired tests, and their correction."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from scipy import stats
 
 SIGNIFICANCE = 0.05
 
-# Of so many differences, with ties, all signs are enumerated; of more the normal distribution is
-# taken, as scipy does.
+# For up to this number of differences with ties, Wilcoxon's test enumerates all signs. For more
+# differences it uses the normal approximation, as in scipy.
 NUM_ENUMERATED = 13
 
 
@@ -46,8 +43,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
 class PairedTest:
     """Differences ``method - baseline`` over common seeds, and two-sided p-values.
 
-    A negative difference of regrets is in favour of the method. The p-values are NaN where
-    a test says nothing: fewer than two pairs, or differences that are all equal.
+    A negative difference of regrets is in favour of the method. The p-values are NaN if there are
+    fewer than two pairs or if all differences are equal.
     """
 
     pairs: int
@@ -68,9 +65,9 @@ def paired_test(values: dict[int, float], baseline: dict[int, float]) -> PairedT
 
 
 def wilcoxon_p_value(differences: np.ndarray) -> float:
-    """Two-sided p-value of Wilcoxon's signed ranks; differences of 0 count for neither sign.
+    """Two-sided p-value of Wilcoxon's signed-rank test, which ignores differences of 0.
 
-    As by `scipy.stats.wilcoxon`, which takes seconds where few differences have ties.
+    It is the p-value of `scipy.stats.wilcoxon`, which takes seconds for few differences with ties.
     """
     ranked = differences[differences != 0.0]
     tied = len(np.unique(np.abs(ranked))) < len(differences)
@@ -78,7 +75,7 @@ def wilcoxon_p_value(differences: np.ndarray) -> float:
         return float(stats.wilcoxon(differences).pvalue)
     ranks = stats.rankdata(np.abs(ranked))
     signs = np.arange(2 ** len(ranks))[:, None] >> np.arange(len(ranks)) & 1
-    # Sums of multiples of a half, without rounding errors.
+    # Ranks are multiples of 1/2, so their sums have no rounding errors.
     sums, observed = signs @ ranks, ranks[ranked > 0.0].sum()
     return float(min(2.0 * min(np.mean(sums <= observed), np.mean(sums >= observed)), 1.0))
 
@@ -88,8 +85,8 @@ def pooled_test(
 ) -> PairedTest:
     """One paired test over several problems, each in units of its baseline's mean.
 
-    A seed draws the same designs and noise streams on all problems, so its differences are not
-    independent: they are averaged, over the problems that have the seed, before the test.
+    A seed has the same designs and noise streams on all problems, so its differences are not
+    independent. Before the test they are averaged over the problems that have the seed.
     """
     scaled: list[dict[int, list[float]]] = [{}, {}]
     for own, reference in zip(values, baselines, strict=True):
@@ -109,10 +106,10 @@ def _pairs(values: dict[int, float], baseline: dict[int, float]) -> tuple[np.nda
 def pooled_ratio(
     numerators: Sequence[float], denominators: Sequence[float]
 ) -> tuple[float, float, float]:
-    """The ratio of two sums over seeds or runs, with its 95 % interval.
+    """The ratio of two sums over seeds or runs, and both ends of its 95 % interval.
 
-    That of a ratio, linearised, with Student's quantile; NaN for fewer than two. If the
-    denominators are all 0, all three are NaN.
+    The interval is Student's, for the linearised ratio; its ends are NaN for fewer than two seeds
+    or runs. If the denominators are all 0, all three numbers are NaN.
     """
     above, below = np.array(numerators, dtype=float), np.array(denominators, dtype=float)
     if not below.any():
@@ -125,7 +122,7 @@ def pooled_ratio(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number (Holm 1979). NaN, a test that says nothing, is 1."""
+    """P-values adjusted for their number (Holm 1979). A p-value of NaN counts as 1."""
     p = np.nan_to_num(np.asarray(p_values, dtype=float), nan=1.0)
     order = np.argsort(p)
     steps = (len(p) - np.arange(len(p))) * p[order]
@@ -135,9 +132,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def count_significant(tests: Sequence[PairedTest]) -> tuple[int, int]:
-    """How many differences are significantly negative, and how many significantly positive.
+    """The numbers of significantly negative and of significantly positive differences.
 
-    Significant is Wilcoxon's test at 5 % after Holm's correction for the number of tests.
+    The significance level of Wilcoxon's tests is 5 %, with Holm's correction for their number.
     """
     adjusted = holm([test.wilcoxon_p_value for test in tests])
     signs = [

@@ -1,16 +1,15 @@
-"""Results on disk: lines of JSON, condensed to what reports read.
+"""Results on disk: lines of JSON with the data that reports need.
 
-``results/SUITE.jsonl`` grows by each replicate that ends and is ignored by git;
-``results-archive/SUITE.jsonl.xz``, which is committed, holds the same lines sorted and compressed.
+Each finished replicate is appended to ``results/SUITE.jsonl``, which git ignores. The archive
+``results-archive/SUITE.jsonl.xz`` is committed; it has the same lines, sorted and compressed.
 The first line of a file is a header, which states what is kept and how it is rounded. A line with
-the key ``group`` gives what the replicates in the lines below it have in common: problem, method,
-configuration, versions, number of initial points, and the names of records that are left out.
+the key ``group`` has what the replicates in the lines below it have in common: problem, method,
+configuration, versions, number of initial points, and the names of extras that are left out.
 
-A result as it is made takes some kilobytes, most of it points and digits that no table reads. A
-`Condensation` names the fields that are kept and how, and traces that are derived from the whole
-result before the rest is left out, where rounding the numbers behind them could change a flag, a
-count or a mean. Reading what is left out raises an error, so that nothing is computed from its
-absence.
+A full result takes some kilobytes, mostly for points and digits that no table needs. A
+`Condensation` states which fields are kept, and how they are rounded. It may also derive extras
+from the full result, if rounding could change a flag, a count or a mean. An access to data that
+were left out raises an error.
 """
 
 from __future__ import annotations
@@ -38,15 +37,16 @@ ARCHIVES_DIR = BENCHMARKS_DIR / "results-archive"
 FORMAT = 1
 ARCHIVE_SUFFIX = ".jsonl.xz"
 
-# Fields of a result that replicates share, and its other ones apart from seed and extras.
+# Fields of a result that are the same for all replicates of a group.
 _SHARED = ("problem", "method", "num_initial", "config", "versions")
+# The other fields of a result, except for its seed and extras.
 _TRACES = tuple(f.name for f in fields(Result) if f.name not in (*_SHARED, "seed", "extras"))
 
 Trace = Sequence[float | None]
 
 
 class StoredResultsError(ValueError):
-    """A file of results cannot be read or used, or a result cannot be kept."""
+    """Raised if a file of results cannot be read or used, or if a result cannot be stored."""
 
 
 # ------------------------------------------------------------ what is kept of a result
@@ -54,11 +54,11 @@ class StoredResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a trace is kept as JSON; `decode` reads what any of them makes.
+    """A way to store a sequence of numbers as JSON, which `decode` can read.
 
     Args:
-        words: What is lost, in words.
-        encode: Makes JSON of a trace.
+        words: A description of the stored numbers, such as their rounding.
+        encode: Maps a sequence to its JSON.
     """
 
     words: str
@@ -82,24 +82,27 @@ def _average(values: Trace, digits: int) -> dict[str, float]:
 
 EXACT = Encoding("exact", list)
 
-# Zeros and ones, one character each, such as "0110-", where a dash is missing.
+# Zeros and ones, as one character each, such as "0110-"; a dash is a missing value.
 FLAGS = Encoding("exact (0 or 1)", _flags)
 
 
 def significant(digits: int) -> Encoding:
-    """Rounded to significant digits: for numbers of any magnitude, such as regrets."""
+    """An encoding that rounds to significant digits, for numbers of any size, such as regrets."""
     return Encoding(
         f"{digits} significant digits", partial(_each, lambda v: float(f"{v:.{digits}g}"))
     )
 
 
 def decimals(number: int) -> Encoding:
-    """Rounded to decimals: for numbers whose sums count, such as probabilities."""
+    """An encoding that rounds to decimals, for numbers that are added, such as probabilities."""
     return Encoding(f"{number} decimals", partial(_each, lambda v: round(v, number)))
 
 
 def ceiling(number: int) -> Encoding:
-    """Rounded up to decimals, so that ``v <= level`` stays as it is for levels with no more."""
+    """An encoding that rounds up to decimals, for comparisons ``v <= level``.
+
+    The result of a comparison is preserved if the level has at most this number of decimals.
+    """
     unit = 10**number
     return Encoding(
         f"rounded up to {number} decimals", partial(_each, lambda v: math.ceil(v * unit) / unit)
@@ -107,13 +110,13 @@ def ceiling(number: int) -> Encoding:
 
 
 def average(digits: int = 4) -> Encoding:
-    """The mean in place of each number: means, sums and lengths stay."""
+    """An encoding that replaces each number by the mean, for means, sums and lengths."""
     words = f"each number replaced by the mean, {digits} significant digits"
     return Encoding(words, partial(_average, digits=digits))
 
 
 def decode(kept: Any) -> Any:
-    """A trace from what an `Encoding` made of it."""
+    """Return the sequence that an `Encoding` has stored."""
     if kept is None or isinstance(kept, list):
         return kept
     if isinstance(kept, str) and set(kept) <= set("01-"):
@@ -124,7 +127,7 @@ def decode(kept: Any) -> Any:
 
 
 class Derived(NamedTuple):
-    """A trace that is computed from a whole result (``None`` where it has none), and kept."""
+    """An extra that is computed from a full result (``None`` if undefined), and its encoding."""
 
     trace: Callable[[Result], Trace | None]
     encoding: Encoding
@@ -132,13 +135,13 @@ class Derived(NamedTuple):
 
 @dataclass(frozen=True)
 class Condensation:
-    """What is kept of a result in addition to problem, method, seed, configuration and versions.
+    """The data of a result that are kept, in addition to its group and seed.
 
     Args:
-        fields: The fields of `Result` that are kept, and how.
-        extras: Likewise for its extras, of those that it has.
-        derived: Extras that are made from the whole result.
-        others: How extras are kept that ``extras`` does not name; by default they are left out.
+        fields: Encodings of the fields of `Result` that are kept, by name.
+        extras: Encodings of extras, by name. A result need not have all of them.
+        derived: Extras that are computed from the full result, by name.
+        others: Encoding of all other extras (default: they are left out).
     """
 
     fields: Mapping[str, Encoding] = field(default_factory=dict)
@@ -151,7 +154,7 @@ class Condensation:
             raise ValueError(f"A condensation can keep the fields {list(_TRACES)}, not {unknown}.")
 
     def statement(self) -> dict[str, str]:
-        """What is kept, and how, in words."""
+        """A description of the encodings, by the names of fields and extras."""
         derived = {name: made.encoding for name, made in self.derived.items()}
         extras = {f"extras.{name}": how for name, how in {**self.extras, **derived}.items()}
         kept = {name: how.words for name, how in {**self.fields, **extras}.items()}
@@ -159,7 +162,7 @@ class Condensation:
         return {**kept, "other extras": others, "all else": "left out"}
 
     def condense(self, result: Result) -> dict[str, Any]:
-        """The kept traces of a result, as JSON."""
+        """Return the fields and extras of a result that are kept, as JSON."""
         kept: dict[str, Any] = {}
         for name, encoding in self.fields.items():
             values = getattr(result, name)
@@ -176,7 +179,7 @@ class Condensation:
         return {**kept, "extras": extras}
 
 
-# Of suites that do not say otherwise: regrets and what is recorded, without points and outcomes.
+# The default of suites keeps regrets, times and extras, but not points and outcomes.
 REGRETS = Condensation(
     fields={
         "inference_by_outcome": EXACT,
@@ -194,7 +197,7 @@ REGRETS = Condensation(
 
 
 class LeftOut:
-    """Stands for a trace that is not kept: any use of it raises `StoredResultsError`."""
+    """A placeholder for data that are not kept: any use raises `StoredResultsError`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -212,7 +215,7 @@ class LeftOut:
 
 
 class ReplicateKey(NamedTuple):
-    """Names one replicate of a suite."""
+    """Identifies one replicate of a suite."""
 
     problem: str
     method: str
@@ -221,13 +224,13 @@ class ReplicateKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """What some replicates have in common, as the text of its line."""
+    """What some replicates have in common, as the text of a line in the file."""
 
     text: str
 
     @cached_property
     def shared(self) -> dict[str, Any]:
-        """The identity of its results, but for the seed, and ``left_out``."""
+        """The fields that the results share, and ``left_out``: the names of missing extras."""
         shared: dict[str, Any] = json.loads(self.text)["group"]
         return shared
 
@@ -239,20 +242,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Entry:
-    """One condensed result: what it shares with others, its seed, and what is kept of it."""
+    """One condensed result: its group, and its seed and other data that are kept."""
 
     group: Group
     kept: Mapping[str, Any]
 
     @property
     def key(self) -> ReplicateKey:
-        """Which replicate it is of."""
+        """The key of its replicate."""
         shared = self.group.shared
         return ReplicateKey(shared["problem"], shared["method"], self.kept["seed"])
 
     @classmethod
     def of(cls, result: Result, condensation: Condensation) -> Entry:
-        """Condense a result; raises `StoredResultsError` with its name if it cannot be kept."""
+        """Condense a result; raise `StoredResultsError` if it cannot be stored."""
         try:
             kept = {"seed": result.seed, **condensation.condense(result)}
             _line(kept)
@@ -266,7 +269,7 @@ class Entry:
         return cls(Group(_line({"group": shared})), kept)
 
     def result(self) -> Result:
-        """The result, as far as it is kept."""
+        """The result, with `LeftOut` in place of data that are not kept."""
         named = {name: self.group.shared[name] for name in _SHARED}
         traces: dict[str, Any] = {name: LeftOut(f"field {name!r}") for name in _TRACES}
         extras: dict[str, Any] = {
@@ -289,7 +292,7 @@ def _header(suite: str, condensation: Condensation) -> str:
 
 
 def _sorted_lines(entries: Iterable[Entry]) -> Iterator[str]:
-    """The same for the same results, in whatever order they came."""
+    """The lines of ``entries``, in an order that does not depend on the order of ``entries``."""
 
     def place(entry: Entry) -> tuple[str, str, str, int]:
         key = entry.key
@@ -304,11 +307,13 @@ Entries = dict[ReplicateKey, Entry]
 
 
 def read_entries(path: Path, suite: str) -> tuple[dict[str, str], Entries]:
-    """What a file states to keep, and its results; of two lines on a replicate the later counts.
+    """Return a file's statement of what is kept, and its results.
+
+    If several lines are for the same replicate, the last of them counts. An incomplete last line,
+    such as one left by an interrupted run, is ignored.
 
     Raises:
-        StoredResultsError: If the file is damaged, or is of another suite. What an interrupted
-            run left of the last line of a file that is not compressed is no damage.
+        StoredResultsError: If the file is damaged or belongs to another suite.
     """
     if not path.exists():
         return {}, {}
@@ -348,7 +353,7 @@ class ResultStore:
     """The files of results of all suites.
 
     Args:
-        results: Folder of the files that runs add to, whose lines count before those of archives.
+        results: Folder of the files to which runs add. Their results replace those in archives.
         archives: Folder of archives.
     """
 
@@ -356,7 +361,7 @@ class ResultStore:
     archives: Path = ARCHIVES_DIR
 
     def path(self, suite: str) -> Path:
-        """The file that a run adds to."""
+        """The file to which a run adds results."""
         return self.results / f"{suite}.jsonl"
 
     def archive_path(self, suite: str) -> Path:
@@ -368,14 +373,14 @@ class ResultStore:
         return read_entries(self.archive_path(suite.name), suite.name)[1] | self._added(suite)
 
     def _added(self, suite: Any) -> Entries:
-        """What runs have added; raises `StoredResultsError` if other things were kept."""
+        """The results that runs have added; `StoredResultsError` if the file keeps other data."""
         path = self.path(suite.name)
         stated, found = read_entries(path, suite.name)
         _check_statement(suite, path, stated)
         return found
 
     def add(self, suite: Any, result: Result) -> None:
-        """Keep a result; an interrupted call leaves the older ones as they are."""
+        """Add a result to the file; if the call is interrupted, earlier results are preserved."""
         entry = Entry.of(result, suite.archive)
         path = self.path(suite.name)
         lines = [entry.group.text, _line(entry.kept)]
@@ -383,7 +388,7 @@ class ResultStore:
         with path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":  # what an interrupted run left
+                if file.read() != b"\n":  # an interrupted run has left an incomplete line
                     file.seek(0)
                     file.seek(file.truncate(file.read().rfind(b"\n") + 1))
             if not file.tell():
@@ -393,10 +398,10 @@ class ResultStore:
             os.fsync(file.fileno())
 
     def collect(self, suite: Any, seeds: Collection[int] | None = None) -> tuple[Collected, int]:
-        """Results by problem and method, in order of seed, and how many are unfit.
+        """Results by problem and method, in order of seed, and the number of outdated results.
 
-        Results are unfit under another configuration than the suite's present one. Methods without
-        any are left out. Only those of ``seeds`` are looked at, if given.
+        Outdated results have another configuration than the suite; they are left out, and so are
+        methods without results. If ``seeds`` are given, other seeds are ignored.
         """
         by_run: dict[tuple[str, str], list[Entry]] = {}
         for key, entry in sorted(self.entries(suite).items()):
@@ -413,15 +418,15 @@ class ResultStore:
         return collected, unfit
 
     def archive(self, suite: Any, seeds: Collection[int] | None = None) -> str:
-        """Add what runs have added to the archive, which is replaced as a whole; a summary.
+        """Write the results of runs into the archive, and return a summary of it.
 
         Args:
             suite: The suite.
-            seeds: Seeds of the results that are added; by default the suite's.
+            seeds: Seeds of the results that are added (default: the suite's).
 
         Raises:
-            StoredResultsError: If the archive cannot be read, holds results of other configurations
-                or keeps other things of them than the suite now says; or if there are no results.
+            StoredResultsError: If a file cannot be read or keeps other data than the suite states;
+                if a result has another configuration than the suite; or if there are no results.
         """
         path = self.archive_path(suite.name)
         stated, held = read_entries(path, suite.name)
@@ -439,7 +444,7 @@ class ResultStore:
             )
         lines = [_header(suite.name, suite.archive), *_sorted_lines(entries.values())]
         text = "".join(f"{line}\n" for line in lines)
-        # Another version of the library may compress the same lines into other bytes.
+        # An unchanged archive is not written: another version of lzma may give other bytes.
         if entries != held:
             write_atomically(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
         added = sum(held.get(key) != entry for key, entry in entries.items())

@@ -1,9 +1,9 @@
-"""What ordinary methods do: random search, and an acquisition function of a plain or calibrated GP.
+"""Strategies: random search, and maximizing an acquisition function of a plain or calibrated GP.
 
-Each strategy is deterministic in the problem and the seed.
+Given the problem and the seed, each strategy is deterministic.
 
-Every model-based method is given its Gaussian process by the problem's surrogate, so that
-methods differ in calibration and acquisition alone.
+The problem's surrogate makes the Gaussian process of every model-based method, so that methods
+differ only in calibration and acquisition.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from botorch_calib.calibration import Calibrator
 
 CalibratorFactory = Callable[[], Calibrator]
 
-# The upper confidence bound as a quantile, and the multiple of a Gaussian's standard deviation.
+# Quantile level of the upper confidence bound.
 UCB_LEVEL = 0.9
+# Number of standard deviations between the mean and this quantile of a Gaussian distribution.
 UCB_SCALE = NormalDist().inv_cdf(UCB_LEVEL)
 
 
@@ -63,10 +64,10 @@ def optimize(
 
 
 def prediction_extras(model: Model, x: Tensor, y: Tensor, alpha: float) -> dict[str, float]:
-    """How the predictive distribution of ``y`` at ``x`` fared: its PIT, coverage and width.
+    """Return the PIT of ``y``, and the coverage and width of its prediction interval.
 
-    ``covered`` is 1 if ``y`` (``1 x 1``) fell inside the central ``1 - alpha`` interval
-    that ``model`` stated at ``x`` (``1 x d``), and ``width`` is the length of that interval.
+    ``covered`` is 1 if ``y`` (``1 x 1``) is inside the central ``1 - alpha`` interval that
+    ``model`` predicts at ``x`` (``1 x d``), else 0. ``width`` is the length of this interval.
     """
     with torch.no_grad():
         posterior = model.posterior(x, observation_noise=True)
@@ -80,7 +81,7 @@ def prediction_extras(model: Model, x: Tensor, y: Tensor, alpha: float) -> dict[
 @torch.no_grad()
 def within_interval(model: Model, X: Tensor, f: Tensor, alpha: float) -> Tensor:
     """Whether values ``n x 1`` lie in the model's central ``1 - alpha`` intervals, ``n`` flags."""
-    # One point a batch: only marginals are needed.
+    # Each point is a batch, as only marginal distributions are needed.
     posterior = model.posterior(X.unsqueeze(-2))
     tails = torch.tensor([alpha / 2, 1 - alpha / 2], dtype=X.dtype, device=X.device)
     lower, upper = posterior.quantile(tails).flatten(1)
@@ -89,7 +90,7 @@ def within_interval(model: Model, X: Tensor, f: Tensor, alpha: float) -> Tensor:
 
 
 def predictive_cdf(posterior: Posterior, y: Tensor) -> Tensor:
-    """The distribution function of a posterior at ``y``, of the shape of its mean."""
+    """The distribution function of a posterior at ``y``, with the shape of the posterior mean."""
     if isinstance(posterior, GPyTorchPosterior):
         normal = torch.distributions.Normal(posterior.mean, posterior.variance.sqrt())
         return normal.cdf(y)
@@ -123,19 +124,19 @@ class RandomStrategy:
 
 @dataclass
 class AcquisitionStrategy:
-    """An acquisition function of the problem's GP, plain or calibrated.
+    """A strategy that maximizes an acquisition function of the problem's GP, plain or calibrated.
 
     Args:
         problem: The problem.
         seed: The seed of the replicate.
         calibrator: Makes the calibrator; ``None`` for the plain GP.
         acquisition: ``"ei"``, ``"pi"`` or ``"ucb"``.
-        incumbent: What the first improves upon: the largest ``"outcome"``, or the largest
-            posterior ``"mean"`` at the evaluated points, which lucky noise does not spoil.
-        alpha: Miscoverage of the interval whose coverage is recorded.
-        num_restarts: Restarts of the acquisition optimiser.
-        raw_samples: Points from which its starts are picked.
-        maxiter: Most iterations from each start (default: BoTorch's).
+        incumbent: The value to improve on for ``"ei"`` and ``"pi"``: the largest ``"outcome"``, or
+            the largest posterior ``"mean"`` at the evaluated points, which is less noisy.
+        alpha: The coverage of central ``1 - alpha`` intervals is recorded.
+        num_restarts: Number of starting points of the acquisition optimiser.
+        raw_samples: Number of points from which the starting points are chosen.
+        maxiter: Maximum number of iterations from each starting point (default: BoTorch's).
     """
 
     problem: Problem
@@ -200,7 +201,7 @@ def _fitted(model: Model | None) -> Model:
 
 
 def calibrate(gp: SingleTaskGP, calibrator: CalibratorFactory, num_initial: int) -> Model:
-    """Replay a fresh calibrator over the training data of a GP."""
+    """Return a GP with a new calibrator, which has learned from the GP's training data in order."""
     return CalibratedModel.from_history(gp, calibrator(), num_initial=num_initial)
 
 
@@ -210,11 +211,12 @@ def upper_confidence_bound(model: Model, best_f: Tensor) -> AcquisitionFunction:
 
 
 def calibrated_ucb(model: Model, best_f: Tensor) -> AcquisitionFunction:
-    """The quantile of the calibrated posterior."""
+    """The upper confidence bound as a quantile of the calibrated posterior."""
     return CalibratedUpperConfidenceBound(model, level=UCB_LEVEL)
 
 
-# By name and whether the model is calibrated. Each takes the model and the value to improve on.
+# Acquisition functions, by name and by whether the model is calibrated. Each function takes the
+# model and the value to improve on.
 ACQUISITIONS: dict[tuple[str, bool], Callable[[Model, Tensor], AcquisitionFunction]] = {
     ("ei", False): LogExpectedImprovement,
     ("ei", True): LogCalibratedExpectedImprovement,

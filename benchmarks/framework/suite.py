@@ -1,4 +1,4 @@
-"""A suite: which methods run on which problems, and what is reported of them."""
+"""`Suite`: methods, the problems on which they run, and the report of the results."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Report(Protocol):
         """The lines of the report between its title and the versions, as markdown."""
 
     def figure(self, collected: Collected) -> Figure:
-        """The figure that goes with it."""
+        """The figure of the report."""
 
 
 @dataclass(frozen=True)
 class Suite(Generic[P, M]):
-    """Problems times methods, compared in pairs with the method named ``baseline``.
+    """Methods that run on all problems and are compared with one of them, the baseline.
 
     Args:
-        name: Names the suite.
-        problems: Its problems.
-        methods: Its methods.
-        baseline: The name of the method that the others are compared with.
+        name: The name of the suite.
+        problems: The problems.
+        methods: The methods.
+        baseline: The name of the method with which the other methods are compared.
         report: Makes the table and the figure of the results.
-        seeds: The seeds by default.
-        replicate: Runs a method on a problem with a seed; problems and methods of another kind
-            than those of `framework.sequential` bring their own.
-        protocol: The name of its protocol, if it has one (see `framework.protocol`).
-        archive: What is kept of a result (see `framework.stored_results`), by default regrets and
-            records.
+        seeds: The default seeds.
+        replicate: Runs a method on a problem with a seed. The default is for the problems and
+            methods of `framework.sequential`.
+        protocol: The name of the suite's protocol, if it has one (see `framework.protocol`).
+        archive: The data of a result that are kept (see `framework.stored_results`); the default
+            keeps regrets and extras.
     """
 
     name: str

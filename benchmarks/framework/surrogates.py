@@ -1,7 +1,7 @@
 """The Gaussian processes that a problem gives to its methods.
 
-Which model the methods work with is part of a problem: a model that is wrong in a known way is
-what calibration is for. A surrogate decides when hyperparameters are fitted, if ever.
+The model that methods use is part of a problem, so that a problem can have a model that is wrong in
+a known way, to test calibration. A surrogate decides when hyperparameters are fitted, if ever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 
 
 class Surrogate(Protocol):
-    """Makes the GP of one step, deterministic in its arguments and torch's random state."""
+    """Makes the GP of one step, which depends only on the arguments and torch's random state."""
 
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
@@ -37,16 +37,16 @@ class Surrogate(Protocol):
             Y: Outcomes, ``n x 1``.
             bounds: The box, ``2 x d``.
             step: The number of evaluations after the initial ones.
-            previous: The GP of the step before, if any; it must not be used afterwards, as
-                the new one may share its parts.
+            previous: The GP of the previous step, if any. It must not be used afterwards, as the
+                new GP may share its parts.
         """
 
 
 def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
     """Fit a Gaussian process with an isotropic Matern-5/2 kernel on the unit cube.
 
-    The priors are those of BoTorch's Matern kernel: with a handful of points the maximum
-    likelihood alone often explains everything as noise, which would be an unfair baseline.
+    The kernel has the former default priors of BoTorch's Matern kernel. Without priors, a fit to a
+    few points often explains them as noise only, which would be an unfair baseline.
 
     Args:
         X: Points, ``batch_shape x n x d``; each batch gets hyperparameters of its own.
@@ -65,7 +65,7 @@ def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
 
 
 def on_unit_cube(X: Tensor, Y: Tensor, bounds: Tensor, **parts: Any) -> SingleTaskGP:
-    """A process of inputs in the unit cube and standardised outcomes, before it is fitted."""
+    """Return an unfitted process with inputs scaled to the unit cube and standardised outcomes."""
     return SingleTaskGP(
         X,
         Y,
@@ -76,7 +76,7 @@ def on_unit_cube(X: Tensor, Y: Tensor, bounds: Tensor, **parts: Any) -> SingleTa
 
 
 def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
-    """The same Gaussian process with other data: nothing is fitted.
+    """Return the same Gaussian process with other data, without fitting it.
 
     The outcome transform is kept too, as the hyperparameters are in its units.
 
@@ -84,7 +84,7 @@ def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
         gp: The process; its parts are shared with the result.
         X: Points, ``n x d``.
         Y: Outcomes, ``n x 1``.
-        Yvar: Their variances, ``n x 1``, in place of the likelihood of ``gp``, if given.
+        Yvar: Noise variances of ``Y``, ``n x 1`` (default: the likelihood of ``gp``).
     """
     transform = getattr(gp, "outcome_transform", None)
     if transform is not None:
@@ -101,18 +101,18 @@ def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
         outcome_transform=None,
     )
     if transform is not None:
-        # The constructor would have it learn from the new data.
+        # The constructor would fit the transform to the new data.
         other.outcome_transform = transform
     return other
 
 
 @dataclass(frozen=True)
 class Refitted:
-    """Hyperparameters are fitted at each step, or only at some.
+    """A surrogate whose hyperparameters are fitted at each step, or only at some steps.
 
     Args:
-        every: Steps from one fit to the next; in between, the last hyperparameters are used.
-        at_first: Number of first steps that all fit.
+        every: Number of steps between fits; in between, the last hyperparameters are used.
+        at_first: Number of initial steps at each of which hyperparameters are fitted.
     """
 
     every: int = 1
@@ -131,7 +131,7 @@ class Refitted:
 
 @dataclass(frozen=True)
 class DefaultPriors(Refitted):
-    """BoTorch's default kernel and priors on the unit cube."""
+    """A refitted surrogate with BoTorch's default kernel and priors on the unit cube."""
 
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
         gp = on_unit_cube(X, Y, bounds)
@@ -141,12 +141,12 @@ class DefaultPriors(Refitted):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Hyperparameters and outcome transform are those of a template, made wrong on purpose.
+    """A surrogate with the outcome transform and the hyperparameters of a template, distorted.
 
     Args:
         template: Makes a Gaussian process with an isotropic ``ScaleKernel``.
-        lengthscale_factor: Multiplies its lengthscale.
-        noise_factor: Multiplies its noise variance.
+        lengthscale_factor: Factor of the template's lengthscale.
+        noise_factor: Factor of the template's noise variance.
     """
 
     template: Callable[[], SingleTaskGP]
@@ -159,7 +159,7 @@ class Fixed:
         return with_data(self.distorted() if previous is None else previous, X, Y)
 
     def distorted(self) -> SingleTaskGP:
-        """A copy of the template with its factors applied."""
+        """A copy of the template, with lengthscale and noise variance times their factors."""
         gp = deepcopy(self.template())
         kernel = gp.covar_module.base_kernel
         kernel.lengthscale = kernel.lengthscale.detach() * self.lengthscale_factor
@@ -169,11 +169,11 @@ class Fixed:
 
 @dataclass(frozen=True)
 class NoiseRefitted:
-    """A Gaussian process whose hyperparameters are given, but for a noise variance that is fitted.
+    """A surrogate with given hyperparameters, except for the noise variance, which is fitted.
 
     Args:
         given: Makes the process with all hyperparameters as given.
-        every: Steps from one fit to the next.
+        every: Number of steps between fits.
     """
 
     given: Fixed
@@ -192,12 +192,12 @@ class NoiseRefitted:
 
 @dataclass(frozen=True)
 class Sharpened:
-    """A Gaussian process whose given hyperparameters are corrected by the data so far.
+    """A surrogate with given hyperparameters, which `sharpened` corrects by the data so far.
 
     Args:
         given: Makes the process with all hyperparameters as given.
-        every: Steps from one correction to the next.
-        settings: Those of `sharpened`, in its order.
+        every: Number of steps between corrections.
+        settings: Arguments of `sharpened` after the model, in order.
     """
 
     given: Fixed
@@ -215,13 +215,14 @@ class Sharpened:
 
 @dataclass(frozen=True)
 class SpreadLearned:
-    """A Gaussian process whose noise by input is learned from the data so far.
+    """A surrogate whose noise depends on the input and is learned from the data so far.
 
-    Where lengthscales are seen to be too long, the noise is left as it is.
+    The noise is not learned if the model is too smooth for it (see `with_learned_spread`).
 
     Args:
         given: Makes the process with one noise variance.
-        every: Steps from one learning to the next; processes that are fitted in between learn too.
+        every: Number of steps between updates of the noise. A process that was fitted in between
+            learns its noise at once.
     """
 
     given: Surrogate
