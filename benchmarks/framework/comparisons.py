@@ -64,7 +64,7 @@ class Difference:
     def percent_cells(self, margin: float) -> list[str]:
         """Cells of a table for differences of natural logarithms, in percent of the second value.
 
-        They are number of seeds, mean, interval, p-value, verdict and detectable difference.
+        The cells are number of seeds, mean, interval, p-value, verdict and detectable difference.
         """
         mean, bounds = percent_of_logarithms(self.values)
         return [

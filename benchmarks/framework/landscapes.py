@@ -101,7 +101,7 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """Gaussian noise whose deviation goes linearly from ``first`` to ``last`` in coordinate 0."""
+    """Gaussian noise with a deviation from ``first`` to ``last``, linear in coordinate 0."""
 
     first: float
     last: float

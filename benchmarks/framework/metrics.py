@@ -63,7 +63,7 @@ def seconds_per_evaluation(result: Result) -> float:
 
 
 def miscoverage(result: Result) -> float:
-    """Fraction of outcomes outside the predicted interval, over the second half of a replicate."""
+    """Fraction of outcomes outside the predicted interval, in the second half of a replicate."""
     covered = _recorded(result, "covered")
     return 1.0 - float(np.mean(covered[len(covered) // 2 :])) if len(covered) else math.nan
 

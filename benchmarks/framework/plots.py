@@ -167,7 +167,7 @@ def draw_intervals(
 
 
 def _mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean and its 95 % interval; NaN for a mean or an interval that too few values have."""
+    """The mean and the ends of its 95 % interval; NaN if there are too few values."""
     mean = float(np.mean(values)) if values else np.nan
     low, high = student_interval(values) if len(values) > 1 else (np.nan, np.nan)
     return mean, low, high

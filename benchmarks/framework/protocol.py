@@ -85,7 +85,7 @@ class ExperimentProtocol:
         )
 
     def check(self, suite: Suite[Any, Any]) -> None:
-        """Raise `ProtocolError` unless name, configuration and seeds of the suite agree with it."""
+        """Raise `ProtocolError` unless the suite has the name, hash and seeds of the protocol."""
         present = configuration_hash(suite)
         if suite.name != self.suite:
             raise ProtocolError(

@@ -75,7 +75,7 @@ def run_suite(
     Args:
         suite: The suite.
         store: The files to which results are added.
-        seeds: The seeds (default: the suite's).
+        seeds: The seeds (default: the seeds of the suite).
         jobs: Number of worker processes.
         overwrite: Whether to run replicates again if their results have another configuration,
             instead of raising ``StaleResultsError``.

@@ -33,7 +33,7 @@ class Oracle:
     """The objective, to be maximised. Both functions map ``n x d`` to ``n x 1``.
 
     ``observe`` adds noise from torch's global random state; ``truth`` has no noise. If the maximum
-    of ``truth`` depends on the seed, it is ``optimal_value``, which replaces the problem's.
+    of ``truth`` depends on the seed, it is ``optimal_value``, and the problem's value is not used.
     """
 
     observe: Callable[[Tensor], Tensor]
@@ -74,7 +74,7 @@ class Strategy(Protocol):
     """A method that runs on one problem with one seed."""
 
     def fit(self, X: Tensor, Y: Tensor) -> Model | None:
-        """Fit a model to ``n x d`` points and ``n x 1`` outcomes; ``None`` if it has no model."""
+        """Return a model of ``n x d`` points and ``n x 1`` outcomes; ``None``: no model."""
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
         """The next point, ``1 x d``."""

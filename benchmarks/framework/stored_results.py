@@ -422,7 +422,7 @@ class ResultStore:
 
         Args:
             suite: The suite.
-            seeds: Seeds of the results that are added (default: the suite's).
+            seeds: Seeds of the results that are added (default: the seeds of the suite).
 
         Raises:
             StoredResultsError: If a file cannot be read or keeps other data than the suite states;

@@ -30,7 +30,7 @@ class Report(Protocol):
 
 @dataclass(frozen=True)
 class Suite(Generic[P, M]):
-    """Methods that run on all problems and are compared with one of them, the baseline.
+    """Problems, and methods that run on all of them and are compared with a baseline method.
 
     Args:
         name: The name of the suite.

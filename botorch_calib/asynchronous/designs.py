@@ -46,7 +46,7 @@ class Design:
 
         In a box it is point number ``count`` of the sequence or the next new point. With
         ``choices`` it is a random new choice. With ``feasibility`` it is the `safest` of several
-        new points. Each ``count`` has its own sequence then, as one sequence would repeat points.
+        new points, which come from a different sequence for each ``count``, to avoid repetitions.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

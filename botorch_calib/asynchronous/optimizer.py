@@ -115,7 +115,7 @@ class AsynchronousOptimizer:
         progress: bool = True,
         seconds: float | None = None,
     ) -> LedgerSummary:
-        """Run evaluations until the ledger has enough resolved trials or the time is over.
+        """Run evaluations until the ledger has enough resolved trials or the time is up.
 
         A trial is resolved when it has failed or its value has arrived, even if the value arrived
         too late to be used. The run waits for evaluations that have started.
@@ -276,7 +276,7 @@ class _Run:
     def _on_done(self, trial: Trial, future: Future[Any]) -> None:
         """Record the value of an ended evaluation, in the executor's thread.
 
-        The main thread may be busy. It handles errors later, since ctrl-C may have caused them.
+        The main thread may be busy at this time. It handles errors, as ctrl-C may be their cause.
         """
         try:
             result = future.result()
@@ -286,7 +286,7 @@ class _Run:
             self._ended.put((future, self._record(trial, result)))
 
     def _record(self, trial: Trial, result: object) -> Exception | None:
-        """Record the objective's result in the ledger; return the error if this fails."""
+        """Record the objective's result if the trial is unresolved; return the error if any."""
         arguments = result if isinstance(result, Mapping) else {"y": result}
         try:
             self._ledger.tell(trial.id, **arguments)

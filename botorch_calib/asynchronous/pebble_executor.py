@@ -78,7 +78,7 @@ class _Spawn(SpawnContext):
 
 class _SpawnForGood(_Spawn):
     class Process(_Spawn.Process):
-        """A process that reports an exit code of 0, as after a Fortran ``STOP``, as the error 256.
+        """A process that reports exit code 0, such as after a Fortran ``STOP``, as 256, an error.
 
         Pools with ``max_tasks`` cannot use it, because their processes end regularly.
         """

@@ -336,7 +336,7 @@ class DelayAwareProposer:
     ) -> Tensor:
         """The maximizer, of shape ``d``, over ``choices`` or, if None, over the box.
 
-        A maximizer in the box that repeats one of the ``failed`` points is replaced.
+        In the box, a point that repeats a ``failed`` one or violates constraints is replaced.
         """
         if choices is not None:
             return _best_of(choices, acqf, model)

@@ -58,7 +58,7 @@ PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: int | float) -> int | float:
-    """Return ``value``: an integer of at least 1 or a float above 1; else ``InputDataError``."""
+    """Return ``value``; raise ``InputDataError`` unless it is an integer >= 1 or a float > 1."""
     with suppress(InputDataError):
         return check_count("refit_every", value)
     if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
@@ -70,7 +70,7 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """Number of first values, out of ``num >= 2``, to which hyperparameters are fitted.
+    """Number of initial values, out of ``num >= 2``, to which hyperparameters are fitted.
 
     It is the largest scheduled number that is at most ``num``. The schedule starts at 2. The number
     after ``k`` is ``k + every`` for an integer, and ``max(k + 1, floor(k every))`` for a float.
@@ -99,7 +99,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
         X, Y, Yvar = checked_observations(extended.model, X, Y, Yvar)
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
-            extended.learn(x, y, noise)  # one by one, as the same query may occur repeatedly
+            extended.learn(x, y, noise)  # not `observe`: a repeated row is a new observation
     return extended
 
 
@@ -121,7 +121,7 @@ def fit_single_task_gp(
     accuracy = torch.finfo(Y.dtype)
     equal = max(4.0 * accuracy.eps * Y.abs().amax().item(), accuracy.tiny**0.5)
     if Yvar is not None:
-        # GPyTorch warns and raises smaller noise variances of standardized values to 1e-6.
+        # GPyTorch increases smaller noise variances of standardized values to 1e-6, and warns.
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
@@ -183,7 +183,7 @@ class _Remembered(NamedTuple):
 
 
 class ScheduledFit:
-    """Builds models of growing data, fitted on a schedule and conditioned on values in between.
+    """Builds models of growing data: fitted on a schedule, and conditioned between two fits.
 
     For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The random seed of each fit, on the
     ``device``, is derived from ``stream`` and the number of values.
@@ -224,8 +224,8 @@ class ScheduledFit:
 class WarmStartedFit:
     """Calls `fit_single_task_gp`, with a warm start if there are many values.
 
-    The start is the result of an earlier fit, to about the first half of the values. This number is
-    in the schedule ``refit_every``, and the earlier fit may itself have a warm start. All earlier
+    The start is the result of an earlier fit to about the first half of the values; their number
+    follows the schedule ``refit_every``. The earlier fit may have a warm start, too. All earlier
     fits together take a seventh of the time. The model is on the device of ``bounds``. The ``seed``
     is used if a fit fails and is tried again.
     """

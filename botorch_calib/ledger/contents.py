@@ -96,7 +96,7 @@ class Contents:
         return place
 
     def changed(self, entries: Sequence[Entry], latest: float) -> Contents:
-        """Return the contents after a change at ``latest``: some entries are new or replaced."""
+        """Return contents with new or replaced ``entries``, after a change at time ``latest``."""
         after = [*self.entries]
         for entry in entries:
             after[entry.id : entry.id + 1] = [entry]

@@ -237,7 +237,7 @@ class FeedbackLedger:
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
-        """Return ``given`` or, if None, `maximize`; raise ``InputDataError`` if they contradict."""
+        """Return ``given`` or, if None, `maximize`; raise ``InputDataError`` on contradiction."""
         stated = self._settings.maximize
         if given is None:
             return stated is not False
@@ -245,7 +245,7 @@ class FeedbackLedger:
         return bool(given)
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best; ``InputDataError`` if recorded otherwise."""
+        """Record whether the greatest value is best; raise ``InputDataError`` on contradiction."""
         self._storage.declare(self.checked_maximize(maximize))
 
     @property
@@ -378,7 +378,8 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The corrected value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
-            time: Time from which ``y`` is valid (default: now); not before the previous value's.
+            time: Time from which ``y`` is valid (default: now). It must not be before the time of
+                the previous value.
             outcomes: See `tell` (default: unchanged).
             context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
@@ -449,14 +450,14 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, at: entry.failed(note, at, known), time)
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial, which is expired from ``time`` (default: now) on.
+        """Stop waiting for a trial. It is expired from ``time`` (default: now) on.
 
         Raises the errors of `fail`, and ``TrialStateError`` if the trial is already abandoned.
         """
         self._change(trial_id, Entry.abandoned, time)
 
     def _checked(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
-        """Validate arguments of `tell` and `amend`; return them as keyword arguments."""
+        """Return the validated arguments of `tell` and `amend`, by name."""
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         yvar = None if yvar is None else check_nonnegative("yvar", yvar)
@@ -523,7 +524,7 @@ class FeedbackLedger:
     def contexts(self, now: float | None = None) -> Tensor:
         """Contexts ``n x d_c`` of the values of `to_observations`; NaN for missing contexts.
 
-        If other threads write to the ledger, call both methods of the same `snapshot`.
+        If other threads write to the ledger, call both methods on the same `snapshot`.
         """
         view = self._view(now)
         return view.contexts(view.rows(view.usable, "observed_at"))
@@ -589,7 +590,7 @@ class FeedbackLedger:
     def decisions(self, now: float | None = None) -> list[dict[str, Any]]:
         """Rows of the decisions about queries, in order of id, with the outcomes known at ``now``.
 
-        A campaign continues if they are passed as ``rows`` to a `ChanceConstraint`. A late value is
+        To continue a campaign, pass this list as ``rows`` to a `ChanceConstraint`. A late value is
         an outcome even with ``late="discard"``. A certified trial without a value counts as a
         violation.
         """

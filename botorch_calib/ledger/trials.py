@@ -144,7 +144,7 @@ class Entry(NamedTuple):
 
     @property
     def last_event(self) -> tuple[str, float]:
-        """The last event in words, and its time; changes must not have an earlier time."""
+        """The last event in words, and its time, which later changes must not precede."""
         if self.observed_at is None:
             return "the submission", self.submitted_at
         return "the last value", self.earlier[-1].replaced_at if self.earlier else self.observed_at

@@ -53,9 +53,9 @@ class ViewAtTime:
         # NaN is the time of an event that has not happened; comparisons with NaN are False.
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
         self.arrived: Mask = self.submitted & (arrivals <= now)
-        # Trials whose value has arrived and, unless the ledger uses late values, was in time. If a
-        # value arrived and the trial was abandoned at the same time, the value is late, because a
-        # trial with a value cannot be abandoned.
+        # Trials whose value has arrived; unless the ledger uses late values, it arrived in time. A
+        # trial with a value cannot be abandoned. A value is therefore late if it arrived at the
+        # time when its trial was abandoned.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
         self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
@@ -104,7 +104,7 @@ class ViewAtTime:
         return torch.from_numpy(self._contents.X[rows])
 
     def values(self, rows: Rows, censor_value: float | None = None) -> Tensor:
-        """Values ``k x 1`` of ``k`` rows; ``censor_value``, or NaN, without a usable value."""
+        """Values ``k x 1`` of ``k`` rows; missing values are ``censor_value`` or, if None, NaN."""
         values = np.array([record.y for record in self._records(rows)], dtype=np.float64)
         values[~self.usable[rows]] = math.nan if censor_value is None else censor_value
         return torch.from_numpy(values).unsqueeze(-1)
