@@ -22,8 +22,8 @@ NAMES = ("type", "callable")
 
 _SCORE = {"type": "botorch_calib.calibration.RationalScore", "max_width": 50.0}
 
-# Settings that descriptions in older results lack, because they were constants or did not exist,
-# with the values that apply to these results.
+# Settings that some descriptions lack, because they were constants in older results or no longer
+# exist, with their values in these cases.
 FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     "botorch_calib.GaussianScore": {"max_width": 3.4},
     "botorch_calib.calibration.RationalScore": {"max_width": 50.0},

@@ -353,7 +353,7 @@ class ResultStore:
     """The files of results of all suites.
 
     Args:
-        results: Folder of the files to which runs add. Their results replace those in archives.
+        results: Folder of the files to which runs add. They take precedence over archives.
         archives: Folder of archives.
     """
 

@@ -52,7 +52,7 @@ class LedgerSummary(NamedTuple):
     """The state of a ledger, returned by `FeedbackLedger.summary`.
 
     Attributes:
-        best: The trial with the best usable value, or None if no value has arrived.
+        best: The trial with the best usable value, or None if there is no usable value.
         num_observed: Number of trials whose value has arrived, late values included.
         num_failed: Number of failed trials.
         num_pending: Number of trials whose value may still arrive.
