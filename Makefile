@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
 TYPED := $(wildcard botorch_calib benchmarks tests)
-# `make docs EXAMPLES=` takes the executed examples as they are, to try out a change of the text.
+# `make tutorials EXAMPLES=` leaves the examples out.
 EXAMPLES ?= $(wildcard examples/*.py)
 TUTORIALS := $(wildcard tutorials/[0-9]*.py)
 executed = $(patsubst %.py,build/%.executed,$(1))
@@ -104,8 +104,8 @@ gpu: $(STAMP) ## Measure speed on a GPU; writes benchmarks/tables/gpu.md
 .PHONY: tutorials
 tutorials: $(call executed,$(TUTORIALS) $(EXAMPLES)) ## Execute the tutorials and examples that are stale; notebooks lie beside them
 
-# Times of files say nothing in a fresh clone, which holds the notebooks of tutorials: a file in build
-# says when each was executed here.
+# Times of files say nothing in a fresh clone, which holds the notebooks: a file in build says when
+# each was executed here.
 build/%.executed: %.py docs/execute.py $(SOURCES) $(STAMP)
 	@echo "== $<"
 	@mkdir -p $(@D)
@@ -126,12 +126,12 @@ pages: $(STAMP) ## Run the longer examples of pages
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/test_docs.py tests/asynchronous/test_dask.py
 
 .PHONY: site
-site: $(STAMP) $(FIGURES) $(call executed,$(EXAMPLES)) ## Build build/docs from executed notebooks; warnings are errors
+site: $(STAMP) $(FIGURES) ## Build build/docs from the committed notebooks; warnings are errors
 	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
 
 .PHONY: links
-links: $(STAMP) $(call executed,$(EXAMPLES)) ## Check the documentation's links to the web
+links: $(STAMP) ## Check the documentation's links to the web
 	$(BIN)/python -m sphinx --quiet -b linkcheck -d build/doctrees-links docs build/links
 
 .PHONY: versions

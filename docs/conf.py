@@ -162,10 +162,7 @@ def copy_notebooks(app: Sphinx) -> None:
     becomes that of its card.
     """
     for pattern in ("tutorials/*.ipynb", "examples/*.ipynb"):
-        executed = sorted(ROOT.glob(pattern))
-        if not executed:
-            raise RuntimeError(f"There is no {pattern}: run `make tutorials`.")
-        for notebook in executed:
+        for notebook in sorted(ROOT.glob(pattern)):
             target = DOCS / notebook.parent.name / notebook.name
             if not target.exists() or target.stat().st_mtime < notebook.stat().st_mtime:
                 text = notebook.read_text(encoding="utf-8").replace("](../docs/", "](../")

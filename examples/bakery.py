@@ -131,7 +131,7 @@ plt.show()
 # %% [markdown]
 # Protected decisions earn more where the demand falls and less where it rises. Where nothing
 # changes they cost next to nothing in this bakery, since the profit is flat around its largest
-# value. [Elsewhere they cost more](../guides/robustness.md#when-it-helps-and-when-not).
+# value. [Elsewhere they cost more](../docs/guides/robustness.md#when-it-helps-and-when-not).
 #
 # A promise holds within its set only. "Demands differ by 0.2 on average" includes a fall by 20 %,
 # where its decision earns more than promised, and does not include one by 40 %, where it earns

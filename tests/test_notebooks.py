@@ -1,4 +1,4 @@
-"""The committed notebooks of tutorials are their scripts, executed.
+"""The committed notebooks of tutorials and examples are their scripts, executed.
 
 `make tutorials` executes a script whose outputs may have changed; no test can tell.
 """
@@ -13,7 +13,8 @@ from tests.test_links import anchors
 
 jupytext = pytest.importorskip("jupytext")
 
-SCRIPTS = sorted((ROOT / "tutorials").glob("[0-9]*.py"))
+TUTORIALS = sorted((ROOT / "tutorials").glob("[0-9]*.py"))
+SCRIPTS = [*TUTORIALS, *sorted((ROOT / "examples").glob("*.py"))]
 NOTEBOOKS = [script.with_suffix(".ipynb") for script in SCRIPTS]
 
 
@@ -37,7 +38,12 @@ def test_a_notebook_was_executed_without_an_error(notebook: Path) -> None:
     outputs = [output for cell in code for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
     assert any("image/png" in output.get("data", {}) for output in outputs)
-    assert "pip install" in code[0].source and not code[0].outputs
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda script: script.stem)
+def test_the_first_cell_of_a_tutorial_installs_the_package(script: Path) -> None:
+    first = next(cell for cell in jupytext.read(script).cells if cell.cell_type == "code")
+    assert "pip install" in first.source and not first.get("outputs")
 
 
 def test_notebooks_are_small() -> None:

@@ -52,7 +52,8 @@ class DelayStrategy:
             many censored values distort the whole model. None, the paper's choice, sets no limit.
         failures: How failures affect the search. Failures are queries that have failed, and queries
             that have expired without being censored. A query counts as a failure while it hangs:
-            more later queries have overtaken it than any query before. Failures are not repeated.
+            the number of later queries that have overtaken it exceeds the number of workers plus
+            four times the largest such number of a query with a value. Failures are not repeated.
 
             ``"avoid"``: the search avoids regions that fail, by a model of the probability that a
             query returns a value. Pending queries near failures count partly as failures, so that

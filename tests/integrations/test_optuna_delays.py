@@ -407,7 +407,8 @@ def of_times(trials: list[tuple[float, float | None]]) -> optuna.Study:
 
 
 # Two workers, whose trials take a minute each; trial 2 hangs.
-HANGS: list[tuple[float, float | None]] = [(0, 1), (0, 1), (1, None), (1, 2), (2, 3), (3, 4)]
+IN_TURN: list[tuple[float, float | None]] = [(minute, minute + 1) for minute in range(8)]
+HANGS: list[tuple[float, float | None]] = [(0, 1), (0, 1), (1, None), *IN_TURN[1:]]
 FUTURE = 60 * 24 * 365 * 1000
 
 
@@ -419,13 +420,13 @@ FUTURE = 60 * 24 * 365 * 1000
         # The clock was set back by an hour after trial 2 began: later trials seem earlier...
         ([*HANGS[:3], *[(s - 60, e and e - 60) for s, e in HANGS[3:]]], []),
         # ... or before trial 2 began: earlier trials seem later, and are not.
-        ([(0, 1), (1, 2), (2, 3), (3, 4), (-56, None), (-56, -55)], []),
+        ([*IN_TURN, (-52, None), (-52, -51)], []),
         # The clock of one trial was set back while it ran.
         ([*HANGS[:3], (1, -58), *HANGS[4:]], []),
         # All times are equal.
         ([(0, end and 0) for _, end in HANGS], []),
         # Trial 0 has been enqueued, and begins last.
-        ([(5, None), *[(minute, minute + 1) for minute in range(5)]], []),
+        ([(8, None), *IN_TURN], []),
     ],
 )
 def test_clocks(

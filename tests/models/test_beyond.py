@@ -82,7 +82,10 @@ def recorded(calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> list[tu
 
 
 @pytest.mark.filterwarnings("ignore:Residuals exceed 50 predictive standard deviations")
-@pytest.mark.parametrize("calibrator", [LocalizedConformal(0.2), QuantileRecalibrator()])
+@pytest.mark.parametrize(
+    "calibrator",
+    [LocalizedConformal(0.2), pytest.param(QuantileRecalibrator(), marks=pytest.mark.slow)],
+)
 def test_draws_keep_what_is_stated_uniform(
     calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

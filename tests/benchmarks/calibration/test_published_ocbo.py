@@ -27,6 +27,7 @@ from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate
 from benchmarks.framework.surrogates import with_data
 from benchmarks.suites import SUITES
+from tests.long_grids import mostly_slow
 
 TABLE_4 = {problem.name: problem for problem in synthetic.table_4()}
 METHODS = {method.name: method for method in compared_in_table_4()}
@@ -72,8 +73,10 @@ def literal_cdf(
     return y, 1.0 - regression.predict(norm.cdf(-y, loc=-mean, scale=deviation))
 
 
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("splits", ["loo", "prequential"])
+SPLITS = [(splits, trained) for splits in ("loo", "prequential") for trained in (False, True)]
+
+
+@pytest.mark.parametrize(("splits", "trained"), mostly_slow(SPLITS, SPLITS[:1]))
 def test_a_literal_algorithm_4(splits: str, trained: bool) -> None:
     strategy = Algorithm4Strategy(
         TABLE_4["rbf"], 0, calibrator=RecalibratedCdf, splits=splits, trained=trained
@@ -115,11 +118,11 @@ def test_a_gaussian_process_as_recalibrator_increases() -> None:
     assert_close(found.cdf(torch.tensor(1.0).double()).item(), 0.69, rtol=0.0, atol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("row", "name"),
-    [("matern", name) for name in METHODS]
-    + [(row, "ocbo_loo") for row in ("linear", "linear_pi", "linear_ucb", "periodic")],
-)
+RUNS = [("matern", name) for name in METHODS]
+RUNS += [(row, "ocbo_loo") for row in ("linear", "linear_pi", "linear_ucb", "periodic")]
+
+
+@pytest.mark.parametrize(("row", "name"), mostly_slow(RUNS, [("linear_pi", "ocbo_loo")]))
 def test_runs_of_table_4(row: str, name: str) -> None:
     problem = replace(TABLE_4[row], num_evaluations=1)
     with without_expected_warnings():
@@ -151,7 +154,9 @@ def test_the_search_of_gpyopt() -> None:
     assert_close(values[1], (posterior.mean + 2.0 * deviation)[0], rtol=1e-6, atol=0.0)
 
 
-@pytest.mark.parametrize("name", ["heteroscedastic_raw", "noise_free_default"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["heteroscedastic_raw", "noise_free_default"], ["noise_free_default"])
+)
 def test_the_example_of_locbo(name: str) -> None:
     (problem,) = (problem for problem in ackley_problems() if problem.name == name)
     problem = replace(problem, num_evaluations=1)
@@ -168,14 +173,14 @@ def test_the_example_of_locbo(name: str) -> None:
     assert_close(model.model.transform_inputs(X), X if raw else (X + 10.0) / 20.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("ocbo_loo_misspecified", "branin_student_t"),
-        ("ocbo_loo_synthetic", "six_hump_camel_pi"),
-        ("ocbo_loo_synthetic", "forrester"),
-    ],
-)
+OTHERS = [
+    ("ocbo_loo_misspecified", "branin_student_t"),
+    ("ocbo_loo_synthetic", "six_hump_camel_pi"),
+    ("ocbo_loo_synthetic", "forrester"),
+]
+
+
+@pytest.mark.parametrize(("name", "problem"), mostly_slow(OTHERS, OTHERS[:1]))
 def test_other_suites(name: str, problem: str) -> None:
     suite = SUITES[name]
     (shortened,) = (replace(p, num_evaluations=1) for p in suite.problems if p.name == problem)

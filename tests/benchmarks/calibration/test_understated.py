@@ -63,6 +63,7 @@ def test_leave_one_out_scales_all_variances() -> None:
     torch.testing.assert_close(predicted(again, at)[1], predicted(scaled, at)[1])
 
 
+@pytest.mark.slow
 def test_relevance_pursuit_gives_outliers_variance_of_their_own() -> None:
     X, _ = data(12)
     Y = PROBLEM.build(0).truth(X)

@@ -87,6 +87,7 @@ class Watched(FurtherReplicate):
         return [arrived[self.ended.index(step)] for step in range(len(arrived))]
 
 
+@pytest.mark.slow
 def test_outcomes_come_late_and_the_account_stays_exact() -> None:
     replicate = Watched(short("levy_both", num_rounds=12), seed=5)
     result = replicate.run()

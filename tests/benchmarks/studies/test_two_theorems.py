@@ -53,6 +53,7 @@ def test_a_search_of_the_plain_process_by_botorch(monkeypatch: pytest.MonkeyPatc
     assert found["evidence"] == pytest.approx(expected.evidence, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_tiny_run_writes_the_table(tmp_path: Path, monkeypatch, capsys) -> None:
     every = study.problems()
     monkeypatch.setattr(
