@@ -38,40 +38,43 @@ class DelayStrategy:
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
-            acquisition function for single points. Hanging queries have failed in this ledger.
-        imputation: Replacement of the values of pending queries: ``"censor"`` for the ledger's
-            ``censor_value`` or, if it is None, the worst observed value; ``"hallucinate"`` for the
-            posterior mean; ``"none"`` to ignore these queries.
+            acquisition function for single points. In this ledger, hanging queries have failed.
+        imputation: Values that replace the missing values of pending queries: ``"censor"`` for the
+            ledger's ``censor_value`` or, if it is None, the worst observed value;
+            ``"hallucinate"`` for the posterior mean; ``"none"`` to ignore these queries.
         window: Queries whose standard deviations are summed to widen the confidence region:
             ``"pending"`` for queries without a value; ``"all"``, as published, for all queries of
             the last ``ledger.max_wait``; None: no widening.
-        beta: Factor of the posterior variance if no query is pending: the paper's factor squared.
+        beta: Factor of the posterior variance if no query is pending: the square of the paper's
+            factor of the standard deviation.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome
             (default: one over the standard deviation of the observed values).
-        max_censored: If more queries are pending, they are hallucinated, without a window, because
-            many censored values distort the whole model. None, the paper's choice, sets no limit.
+        max_censored: Maximum number of pending queries with censored values (None, as in the paper:
+            no limit). If more queries are pending, they are hallucinated without a window, because
+            many censored values distort the whole model.
         failures: How failures affect the search. Failures are queries that have failed, and queries
             that have expired without being censored. A query counts as a failure while it hangs:
             the number of later queries that have overtaken it exceeds the number of workers plus
-            four times the largest such number of a query with a value. Failures are not repeated.
+            four times the largest such number of a query with a value. Failed queries are not
+            repeated.
 
             ``"avoid"``: the search avoids regions that fail, by a model of the probability that a
             query returns a value. Pending queries near failures count partly as failures, so that
-            one query at a time tries the border of a region. Once five more queries were at borders
-            than elsewhere, without a new best value, the next query is chosen as under
+            one query at a time tries the border of a region. Once five more queries were near
+            failures than elsewhere, without a new best value, the next query is chosen as under
             ``spread_beyond``. If ``acquisition`` is a function, ``"avoid"`` means ``"impute"``.
 
-            ``"impute"``: the model is conditioned on its predictions at failures, cut at the mean
-            of the observed values less their standard deviation.
+            ``"impute"``: at failures, the model is conditioned on its prediction or on the mean of
+            the observed values minus their standard deviation, whichever is worse.
 
-            ``"ignore"``: failures have no effect, for failures unrelated to the query.
-        spread_beyond: If more queries are pending, every second query (at random, if
+            ``"ignore"``: failures have no effect. This is for failures unrelated to the query.
+        spread_beyond: Number of pending queries beyond which every second query (a random half, if
             ``fixed_features`` is a function) is the next point of a scrambled Sobol sequence, or a
-            random choice that is not in the ledger (None: no limit). This keeps many workers from
-            the bounds of the box before the first values arrive. After failures, unless they are
-            ignored, it is the most likely of eight such points to return a value. The other queries
-            maximize a draw with ``beta=1`` instead of ``"ucb"``, if the model has pathwise draws,
-            or joint draws at up to 2000 choices.
+            random choice that is not in the ledger (None: no limit). Otherwise many workers would
+            evaluate the bounds of the box before the first values arrive. After failures, unless
+            they are ignored, the query is the most likely of eight such points to return a value.
+            The other queries maximize a draw with ``beta=1`` instead of ``"ucb"``, if
+            the model has pathwise draws, or joint draws at up to 2000 choices.
 
     Example:
         >>> propose = DelayAwareProposer(bounds, DelayStrategy("ts", "hallucinate", None))  # GP-BTS
@@ -125,7 +128,8 @@ class DelayStrategy:
         return self.spread_beyond is not None and num > self.spread_beyond
 
 
-# Up to this number of pending queries, bounds did at least as well as draws on tuning seeds.
+# Up to this number of pending queries, confidence bounds did at least as well as posterior draws on
+# the tuning seeds.
 FEW = 20
 
 # Hallucinated values make a model overconfident, so GP-BUCB widens its confidence region: with
@@ -138,7 +142,7 @@ STRATEGIES = {
 
 
 def strategy_of(strategy: str | DelayStrategy) -> DelayStrategy:
-    """Look up a strategy by its name; a `DelayStrategy` is returned unchanged."""
+    """Return the strategy with the given name; return a `DelayStrategy` unchanged."""
     if isinstance(strategy, DelayStrategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in STRATEGIES:

@@ -22,33 +22,34 @@ from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.models.process import like, observed_process
 from botorch_calib.robust.contexts import pairwise_distances
 
-# A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
+# A point repeats a failed query if it is closer than this in every coordinate, in units of the box.
 SAME = 1e-6
-# Factor of the predicted risk of pending queries.
+# Factor from the predicted risk of a pending query to its degree of failure.
 RISK = 4.0
-# Pending queries whose predicted probability of success is at least this are left out.
+# Pending queries do not count as failures if their predicted label is at least this.
 SAFE = 0.999
-# Largest excess of queries at borders over queries elsewhere, without a better value.
+# Maximum excess of queries near failures over other queries, counted after the best query.
 PATIENCE = 5
 
 # Candidate lengthscales, in units of the box times the square root of the dimension.
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
-# Noise variance of labels, in units of the prior variance: labels of neighbours may differ.
+# Noise variance of labels, in units of the prior variance. It lets labels of neighbours differ.
 NOISE = 1e-2
 
 # Factor of the largest number of trials that have overtaken a trial with a value.
 OVERDUE = 4
 
-# Distance of a border from a failure, in units of the box times the square root of the dimension.
+# A point is at the border of a failure, or near the failure, if its distance is less than this. The
+# unit is the width of the box times the square root of the dimension.
 BORDER = 0.1
-# Width of the step of the score.
+# Width of the step in the score as a function of the prediction.
 WIDTH = 0.1
 # Number of lost evaluations after which the threshold of the score is half way from 1/2 to 1.
 CAUTION = 4.0
 
 
 def are_near(X: Tensor, failures: Tensor) -> Tensor:
-    """Whether points ``n x d`` of the unit cube are near failures ``m x d``: ``n x m``."""
+    """Return ``n x m`` flags: points ``n x d`` of the unit cube are near failures ``m x d``."""
     return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
 
 
@@ -71,8 +72,8 @@ class Feasibility:
     region with each query, as the best point may be on the border of the region. With more losses
     it stays closer to successful queries.
 
-    At least one of the queries ``X``, ``n x d``, has ``failed``: ``n`` booleans, or degrees of
-    failure in [0, 1]. The ``cost`` is ``F`` (default: the sum of ``failed``).
+    ``failed`` has, for each of the queries ``X``, ``n x d``, a boolean or a degree of failure in
+    [0, 1]. At least one query has failed. The ``cost`` is ``F`` (default: the sum of ``failed``).
     """
 
     def __init__(
@@ -106,13 +107,13 @@ class Feasibility:
         return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
 
     def are_at_border(self, X: Tensor) -> Tensor:
-        """Whether points ``n x d`` are at the border of any failure: ``n``."""
+        """Return ``n`` flags: points ``n x d`` are at the border of any failure."""
         return are_near(normalize(X, self.bounds), self.failures).any(dim=-1)
 
     def safest(self, X: Tensor) -> Tensor:
-        """The point ``d`` among ``n x d`` with the largest prediction.
+        """Return the point with the largest prediction, of shape ``d``, among ``n x d`` points.
 
-        Points at the border of a failure are left out, unless all points are.
+        Points at the border of a failure are left out, unless all points are at a border.
         """
         near = self.are_at_border(X)
         return X[self.predict(X).masked_fill(near & ~near.all(), -math.inf).argmax()]
@@ -153,13 +154,13 @@ def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tens
 
 
 def have_failed(points: Tensor, failed: Tensor, bounds: Tensor) -> Tensor:
-    """Whether points, ``batch_shape x d``, repeat a failed query of ``n x d``: ``batch_shape``."""
+    """Return ``batch_shape`` flags: points ``batch_shape x d`` repeat a query of ``failed``."""
     scale = bounds[1] - bounds[0]
     return is_any_of(points / scale, failed / scale, SAME)
 
 
 def poor_value(ledger: FeedbackLedger, now: float) -> float:
-    """The mean of the values less their standard deviation; values to be minimized are negated."""
+    """The mean of the values minus their standard deviation; if minimized, values are negated."""
     _, Y = ledger.to_observations(now)
     return float((Y if ledger.maximize else -Y).mean() - Y.std())
 
@@ -167,7 +168,7 @@ def poor_value(ledger: FeedbackLedger, now: float) -> float:
 def with_failures_imputed(
     model: Model, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
 ) -> Model:
-    """Condition the model at lost queries on `poor_value` or the prediction, the worse of the two.
+    """Return the model, conditioned at lost queries on `poor_value` or its prediction, if worse.
 
     The worst observed value would distort a smooth model near the failing region, where the best
     point may be. With the mean, the search would return to the region two or three times as often.
@@ -187,8 +188,8 @@ def feasibility_of(
 ) -> Feasibility | None:
     """The model of failures; None if no query has failed or the strategy ignores failures.
 
-    A pending query with the prediction ``p`` near failures counts partly as a failure, with the
-    degree ``RISK (1 - p)``. Without this, ten workers would try one border at once, and up to
+    A pending query with a prediction ``p < SAFE`` counts partly as a failure, with the degree
+    ``min(1, RISK (1 - p))``. Without this, ten workers would try one border at once, and up to
     nearly twice as many queries would fail. With the full degree 1, failures unrelated to the query
     would drive the search away from the best pending queries.
     """
@@ -292,7 +293,7 @@ def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
 
 
 def with_hanging_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:
-    """The ledger or, if trials are hanging, a copy in which these trials have failed.
+    """Return the ledger or, if trials are hanging, a copy in which these trials have failed.
 
     Trials whose value is recorded ahead of time, as in simulations, stay pending.
     """
