@@ -74,7 +74,7 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 #: The name of the outcome if the model of a constraint is given without a name.
 SOLE = "y"
 # BoTorch accepts points that violate a constraint by up to `_TOLERANCE`. The constraint function is
-# shifted by `_ROOM` standard deviations and scaled, so that such points have a margin of at least 0.
+# shifted by `_ROOM` standard deviations and scaled, so that such points still have margin 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 _GREATEST = 1e300  # replaces an infinite quantile
 # Normal scores of predictions that are not Gaussian are clamped to this range, since smaller tail

@@ -84,12 +84,13 @@ def recommend(
 
     The predicted value of the best of many points is biased towards better values. So the
     statements about the objective hold simultaneously for all points from which the candidate was
-    selected (or for the 500 points with the best means). Let ``f`` be draws of the posterior at these points, with means ``m``
-    and standard deviations ``s``. The interval is ``m +- c s``, where ``c`` is the quantile of
-    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` describe
-    differences from the baseline, and the probability is the share of draws in which
-    ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements depend on the
-    models: check the models with `noise_diagnosis`, and the point with a `ConfirmationTest`.
+    selected (or for the 500 points with the best means). Let ``f`` be posterior draws at these
+    points, with means ``m`` and standard deviations ``s``. The interval is ``m +- c s``, where
+    ``c`` is the quantile of ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``,
+    ``m`` and ``s`` describe differences from the baseline, and the probability is the share of
+    draws in which ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements
+    depend on the models: check the models with `noise_diagnosis`, and the point with a
+    `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, without contexts among the inputs.
