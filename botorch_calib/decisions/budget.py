@@ -35,7 +35,7 @@ def check_level(level: float) -> float:
 
 
 class Decision(NamedTuple):
-    """A decision as an entry of the account; an item is None while it depends on an outcome."""
+    """A decision as an entry of the account. A flag is None while the outcome is pending."""
 
     certified: bool
     violated: bool | None  # whether the outcome violated a limit

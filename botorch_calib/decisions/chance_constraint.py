@@ -74,7 +74,7 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 #: The name of the outcome if the model of a constraint is given without a name.
 SOLE = "y"
 # BoTorch accepts points that violate a constraint by up to `_TOLERANCE`. The constraint function is
-# shifted by `_ROOM` standard deviations and scaled, so that such points still have margin 0.
+# shifted by `_ROOM` standard deviations and scaled, so that such points still have margins >= 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 _GREATEST = 1e300  # replaces an infinite quantile
 # Normal scores of predictions that are not Gaussian are clamped to this range, since smaller tail
@@ -754,7 +754,7 @@ class ChanceConstraint(DecisionAccount):
                 found[i] = match._replace(row=num + row)
 
     def _restore(self, told: set[int]) -> None:
-        """Restore withdrawn decisions whose outcomes have arrived; ``told`` holds `id` of rows."""
+        """Restore withdrawn decisions whose outcomes have arrived; ``told`` holds row ids."""
         run = [row for row in self._withdrawn if id(row) in told]
         if not run:
             return

@@ -382,14 +382,14 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
 def leave_traces(
     parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
 ) -> None:
-    """Register decisions of models and calibrators about points under a statement."""
+    """Register decisions of models and calibrators (``parts``) about points under a statement."""
     for part in parts:
         _DECIDED.setdefault(part, set()).add(statement)
     _RECENT.extend((*statement, *point) for point in points)
 
 
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
-    """Whether earlier decisions under a statement used any of the parts or any of the data.
+    """Whether earlier decisions under a statement used any of the ``parts`` or the ``data``.
 
     ``data`` holds training inputs ``n x d`` of models. They count as used if their last point is
     one of the latest decided points.
