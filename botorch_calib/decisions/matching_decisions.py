@@ -78,7 +78,7 @@ class DecidedPoints:
 class Match(NamedTuple):
     """The row that the outcomes of a point belong to."""
 
-    row: int | None  # None: a new decision
+    row: int | None  # index of the row; None for a new decision
     new: set[str]  # names of the outcomes that were not recorded before
 
 
@@ -106,7 +106,7 @@ def matches(
         decided: The points of the rows.
         points: The points with outcomes.
         came: The outcomes of each point, by name.
-        sides: 1 or -1 for each outcome above or below the given value, by name.
+        sides: By name, 1 for outcomes above the given value, and -1 for outcomes below it.
         data: The training data of the models, by outcome.
     """
     near = [decided.near(point) for point in points]

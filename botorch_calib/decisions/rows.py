@@ -163,7 +163,7 @@ def _checked(row: object, name: str) -> Row:
         check(right, "beyond", "1 or -1 for some of the outcomes that have arrived, by name")
     for key, sides in limits.items():
         ends = zip(SIGNS, sides, quantiles[key], strict=True)
-        # In single precision a limit may be rounded to a quantile just beyond it.
+        # After rounding to single precision, a quantile may lie just beyond the limit.
         beyond = (s * (q - end) > 1e-6 * abs(end) for s, end, q in ends if end is not None)
         within = "within the limits, since the point is certified"
         check(not (row["certified"] and any(beyond)), "quantiles", within)

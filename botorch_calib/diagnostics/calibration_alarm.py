@@ -65,8 +65,8 @@ class CalibrationAlarm:
     ``(1 - r) / (1 - p)`` otherwise, with ``r / (1 - r) = k p / (1 - p)``. There is a bet for each
     combination of event, odds and region: the whole box, or one half of it along one input. A share
     ``1 / (s (s + 1))`` of each stake is first bet in round ``s``, so that late changes are detected
-    too. The total wealth is the weighted mean of all bets; bets on the whole box have half of the
-    weight.
+    too. The total wealth is the weighted mean over all bets. Bets on the whole box have half of the
+    weight (without ``bounds``, the whole weight).
 
     **Proof.** Each factor has mean 1 given the past, since ``P(A) = p``, so the wealth is a
     nonnegative martingale that starts at 1. If the predictions are right, it ever exceeds

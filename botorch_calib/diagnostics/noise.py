@@ -28,7 +28,7 @@ from botorch_calib.models.training_prior import TrainingPrior, training_prior
 # If the data also support this multiple of the stated noise, they hardly determine the noise.
 _VAGUE = 3.0
 # Noise that is too large does no harm up to this share of the objective's prior standard deviation:
-# it keeps the covariance of noise-free data well-conditioned. BoTorch fits at least about 0.01.
+# it keeps the covariance of noise-free data well-conditioned. BoTorch's fits give at least 0.01.
 _NEGLIGIBLE = 0.02
 _WIDTH = 100
 
@@ -171,7 +171,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
             tasks such as ``MultiTaskGP``.
 
     Raises:
-        UnsupportedError: If the model is not such a process, or its outcome transform not affine.
+        UnsupportedError: If the model is no such process, or its outcome transform is not affine.
         InputDataError: If there are no training data, or ``task`` is missing or unknown.
 
     Example:
@@ -201,9 +201,10 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     support = supported_multipliers(whitened(data), level)
     # The factor 1.01 allows for rounding: the noise is a difference of two rounded variances.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    is_known = not (is_zero or is_floor) and support.low > 0.0  # else small squares always fit
+    # If the data support the absence of noise, small squares always fit.
+    is_known = not (is_zero or is_floor) and support.low > 0.0
     are_deviations = given and is_known and not support.low <= 1.0 <= support.high
-    if are_deviations:  # does the best multiple fit hardly better than the squares?
+    if are_deviations:  # unless the best multiple fits much better than the squares
         squares = data._replace(noise=squared_units * data.noise.square())
         gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
         ratios = (squared_units * data.noise)[data.noise > 0.0]  # `whitened` omits determinants

@@ -61,7 +61,7 @@ class CalibrationReport:
             (from all other outcomes), ``"held-out"``, or ``"given"`` (elsewhere).
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the base model without calibration.
-        noise: The `noise_diagnosis` of the model; None if the model is not supported.
+        noise: The result of `noise_diagnosis`, or None if that does not support the model.
         base_name: The name of the base model in tables and figures.
         alarms: A `CalibrationAlarm` for each forecaster, by name, if outcomes were predicted in
             time order. The probability of a false alarm is bounded if each prediction was made
@@ -80,7 +80,7 @@ class CalibrationReport:
 
     @property
     def num_observations(self) -> int:
-        """Number of observations judged."""
+        """Number of observations that are judged."""
         return len(self.base.pits)
 
     @property
