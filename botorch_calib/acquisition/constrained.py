@@ -96,8 +96,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
-        best_f: Best feasible value so far, in units of the objective: a scalar, or a tensor of
-            shape ``b``.
+        best_f: Best feasible value so far, in units of the objective: a scalar or a tensor ``b``.
         objective_index: The index of the objective among the outcomes.
         constraints: As in `LogCalibratedProbabilityOfFeasibility`, without limits on the objective.
         maximize: Whether the objective is maximised.

@@ -50,10 +50,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
 
 
 class ImprovementOfSoleOutcome(ImprovementFunction):
-    """Base class for models with one outcome, with arguments for the incumbent and fantasies.
-
-    `LogCalibratedExpectedImprovement` explains the arguments.
-    """
+    """Base class of improvement functions for models with one outcome."""
 
     def __init__(
         self,
@@ -90,15 +87,12 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
 
-    Like BoTorch's ``LogExpectedImprovement``, it has gradients where expected improvement
-    underflows.
+    Like BoTorch's ``LogExpectedImprovement``, it has gradients where the expectation underflows.
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or a tensor of shape
-            ``b``.
-        posterior_transform: Affine transform of the outcome. ``best_f`` is on the transformed
-            scale.
+        best_f: Value to improve upon, in units of the outcome: a scalar or a tensor ``b``.
+        posterior_transform: Affine transform of the outcome. ``best_f`` is a transformed value.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``. Expected improvement is averaged over
             fantasies of their outcomes.

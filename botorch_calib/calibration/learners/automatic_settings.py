@@ -336,8 +336,7 @@ def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tenso
     Returns:
         Weights before each round, ``n x K``, and the accumulated losses and the gap at the end.
     """
-    # Computed in NumPy, since rows are short: a replay of a history in PyTorch takes 1.7 times as
-    # long.
+    # Computed in NumPy, since rows are short: PyTorch takes 1.7 times as long for a whole history.
     total, now, rows = losses.cpu().numpy(), float(gap), rounds.to(losses).cpu().numpy()
     weights = np.empty_like(rows)
     for row, loss in zip(weights, rows, strict=True):

@@ -131,7 +131,6 @@ def pinball_minimizer(
     targets = center + step_size * levels * cumulative[..., -1:]
     ends = (ceiling + step_size * cumulative).detach()
     piece = torch.searchsorted(ends, targets.detach())
-    # If rounding selects the next piece, ``a_k = u_(k+1)`` up to rounding, so both pieces have the
-    # same minimiser.
+    # If rounding selects the next piece, ``a_k = u_(k+1)`` up to rounding: the result is the same.
     roots = targets - step_size * cumulative.gather(-1, piece)
     return torch.maximum(roots, floor[piece])

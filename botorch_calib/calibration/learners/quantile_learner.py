@@ -57,8 +57,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # Cache: identities and versions of the buffers, the buffers, and the thresholds derived from
-    # them
+    # Cache: identities and versions of the buffers, the buffers, and the derived thresholds
     _kept: tuple[list[tuple[int, int]], list[Tensor], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
