@@ -32,7 +32,7 @@ class _Constrained(CalibratedAcquisitionFunction):
     constraints: dict[int, Limits]
 
     def _log_feasibility(self, X: Tensor) -> Tensor:
-        """Log probability at ``b x 1 x d``, with the shape of the marginals."""
+        """Log probability that all constraints hold, of the same shape as the marginals."""
         parts = [
             self._marginals(X, outcome).log_probability_between(lower, upper)
             for outcome, (lower, upper) in self.constraints.items()

@@ -43,7 +43,7 @@ from botorch_calib.models.surrogate import Surrogate
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
-# Choices of the queries over which ``nu`` is summed, see `from_ledger`
+# Choices of the queries in the sum that is part of ``nu``, see `from_ledger`
 WINDOWS = ("pending", "all", None)
 
 
@@ -115,8 +115,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             model: A model conditioned on all queries, usually
                 ``CensoredDelayModel.from_ledger(ledger, ...)``.
             ledger: The queries so far; ``maximize`` is taken from the ledger.
-            window: The queries over which ``nu`` is summed. ``"pending"`` selects pending queries,
-                which suffices for the proof. ``"all"`` selects all queries of the last
+            window: The queries in the sum that is part of ``nu``. ``"pending"`` selects pending
+                queries, which suffices for the proof. ``"all"`` selects all queries of the last
                 ``ledger.max_wait``, as published. None selects no queries.
             now: Time at which the ledger is evaluated (default: the current time).
             kwargs: Further arguments of the constructor.

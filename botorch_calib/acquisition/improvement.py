@@ -92,7 +92,7 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         best_f: Value to improve upon, in units of the outcome: a scalar or a tensor ``b``.
-        posterior_transform: Affine transform of the outcome. ``best_f`` is a transformed value.
+        posterior_transform: Affine transform of the outcome. ``best_f`` must be transformed too.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``. Expected improvement is averaged over
             fantasies of their outcomes.

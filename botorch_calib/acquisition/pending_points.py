@@ -1,4 +1,4 @@
-"""`PendingPoints`, the base class of acquisition functions with pending points, and fantasies."""
+"""`PendingPoints`, a base class of acquisition functions, and models conditioned on fantasies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Replace the points under evaluation by ``n x d`` points, or by none if None.
+        """Set the points under evaluation, ``n x d``, or clear them if ``X_pending`` is None.
 
         Raises:
             UnsupportedError: If the model does not support pending points. The state is unchanged.
@@ -78,7 +78,7 @@ class PendingPoints(AcquisitionFunction):
 
     @abstractmethod
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Update the state for finite points ``n x d`` or None; an error must not change it."""
+        """Adapt the state to finite points ``n x d`` or None; an error must leave it unchanged."""
 
 
 @torch.no_grad()

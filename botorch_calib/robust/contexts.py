@@ -24,7 +24,7 @@ from botorch_calib.models.matching_rows import first_appearances
 
 T = TypeVar("T")
 
-# Largest difference of the sum of weights from 1, which allows a few thousand float32 weights
+# Largest difference between the sum of weights and 1: a few thousand float32 weights pass.
 _SUM_TOLERANCE = 1e-5
 
 
@@ -272,7 +272,7 @@ def check_weights(weights: Tensor, num_points: int) -> Tensor:
 
 
 def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistribution:
-    """Return a distribution unchanged, and the empirical distribution of contexts ``n x d_c``."""
+    """Return ``contexts`` if they are a distribution, else the empirical one of ``n x d_c``."""
     if isinstance(contexts, ContextDistribution):
         return contexts
     return ContextDistribution.empirical(check_contexts("contexts", contexts))

@@ -56,8 +56,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
         columns: The columns of decisions and contexts.
         beta: BoTorch's ``beta``, under the square root.
         sign: 1 for an upper bound of ``f``, -1 for an upper bound of ``-f``.
-        calibrated: The calibrated model whose process is ``gp`` (None: no calibration). ``mu`` and
-            ``sigma`` are then the moments of the calibrated posterior.
+        calibrated: The calibrated model whose process is ``gp`` (None: no calibration). The bound
+            then uses the moments of the calibrated posterior.
     """
 
     chunk = 512
@@ -86,11 +86,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._width, self._sign, self._calibrated = beta**0.5, sign, calibrated
 
     def _bonus(self, variance: Tensor, points: Tensor) -> Tensor:
-        """The bound minus ``sign * mu``, where ``mu`` is the process's mean, as ``variance``.
+        """The bound minus ``sign * mu``, of the same shape as ``variance``.
 
-        The difference is ``width * sqrt(v)`` without calibration. With a calibrated model it is
-        ``sign * (mean - mu) + width * sigma``, where ``mean`` and ``sigma`` are from the calibrated
-        posterior at joint inputs ``points``: ``b x M x d`` for all pairs, or ``n x d``.
+        Here ``mu`` is the mean of the process. Without calibration the difference is ``width *
+        sqrt(v)``. With a calibrated model it is ``sign * (mean - mu) + width * sigma``, where
+        ``mean`` and ``sigma`` are from the calibrated posterior at joint inputs ``points``:
+        ``b x M x d`` for all pairs, or ``n x d``.
         """
         model, split = self._calibrated, self._split
         if model is None:
