@@ -58,7 +58,10 @@ class ContextualFunction(ABC):
         return self.with_gradients(X, contexts)[0]
 
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Values as in `__call__`, and gradients in contexts, ``b x M x d_c``, without a graph."""
+        """Values as in `__call__`, and their gradients with respect to contexts, ``b x M x d_c``.
+
+        The gradients have no graph.
+        """
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
         if _wants_gradient(X):
@@ -102,7 +105,7 @@ class ContextualFunction(ABC):
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms as in `gradient_norms`, and their gradients in decisions, ``b x M x d_x``.
+        """Norms as in `gradient_norms`, and gradients of the norms by ``x``, ``b x M x d_x``.
 
         Contexts are ``M x d_c``, or ``b x M x d_c`` with different contexts for each decision. The
         results have no graph.
@@ -122,16 +125,16 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` and gradients ``b x M x (d_x + d_c)`` in ``(x, c)``, without a graph.
+        """Values ``b x M``, and gradients ``b x M x (d_x + d_c)`` with respect to ``(x, c)``.
 
-        If ``gradients`` is False, the second tensor is ignored.
+        The results must have no graph. If ``gradients`` is False, the second tensor is ignored.
         """
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their gradients in ``x_i``, ``b x d_x``.
+        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their gradients by ``x_i``, ``b x d_x``.
 
-        Decisions are ``b x d_x`` and contexts ``b x d_c``. The results have no graph.
+        Decisions are ``b x d_x`` and contexts are ``b x d_c``. The results must have no graph.
         """
 
 
