@@ -105,10 +105,10 @@ class ContextualFunction(ABC):
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms as in `gradient_norms`, and gradients of the norms by ``x``, ``b x M x d_x``.
+        """Norms ``b x M`` as in `gradient_norms`, and the gradients of the norms, ``b x M x d_x``.
 
-        Contexts are ``M x d_c``, or ``b x M x d_c`` with different contexts for each decision. The
-        results have no graph.
+        The gradients are with respect to decisions. Contexts are ``M x d_c``, or ``b x M x d_c``
+        with different contexts for each decision. The results have no graph.
         """
         shape = (len(X), contexts.shape[-2])
         parts = [self._gradient_norm(x, c) for x, c in self._pairs(X.detach(), contexts.detach())]
@@ -132,9 +132,10 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their gradients by ``x_i``, ``b x d_x``.
+        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and the gradients of the norms, ``b x d_x``.
 
-        Decisions are ``b x d_x`` and contexts are ``b x d_c``. The results must have no graph.
+        Decisions are ``b x d_x`` and contexts are ``b x d_c``. The gradients are with respect to
+        decisions. The results must have no graph.
         """
 
 
