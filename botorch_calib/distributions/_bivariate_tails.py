@@ -6,9 +6,9 @@ and ``Z`` to ``z``, so that ``(X, Z)`` is a standard bivariate normal pair. For 
 c, Z beyond k)`` and the derivative of this probability with respect to ``c``.
 
 Values are divided by the largest density in the region of integration, so that an expected
-improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` only has a small
-absolute error. Nicholson's V function is an integral of a positive function, so it has a small
-relative error. It costs a tenth as much.
+improvement of ``exp(-700)`` keeps its digits. The absolute error of
+``botorch.utils.probability.bvn`` is small, but its relative error is not. Nicholson's V function is
+an integral of a positive function, so its relative error is small. It costs a tenth as much.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.
@@ -164,12 +164,12 @@ def bivariate_tails(
     wedges.mul_(corner)
     edges.mul_(corner)
     foot = at_foot.clamp_(LEAST, 0.0).exp_().mul_(below[0])
-    # For the foot on the knot's side, the factor is 1.
+    # The density at the foot on the knot's side is the unit phi(k), so its factor is 1.
     wedge_k = torch.addcmul(wedges[1], below[1], mills_k)
     edge_c, edge_k = edges[0] + foot, edges[1] + below[1]
     half = torch.addcmul(wedge_k, sign, wedges[0])
     prob = torch.addcmul(half, sign * ratios[0], foot)  # at c = 0 the other wedge vanishes
-    # The excess contains edge_c - c prob. The terms of `foot` would cancel, so `ratios` gives them.
+    # The excess contains edge_c - c prob. Terms of `foot` would cancel there: `ratios[1]` is exact.
     excess = torch.addcmul(edges[0], foot, ratios[1])
     excess.addcmul_(half, c, value=-1).addcdiv_(edge_k.mul_(side), norm)
     return torch.stack([excess, prob, edge_c])

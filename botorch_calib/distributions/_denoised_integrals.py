@@ -175,7 +175,7 @@ def _log_integral(
     knots, masses, form = pieces
     scale = torch.ones_like(x) if scale is None else scale
     if form.stretched and (knots.requires_grad or masses.requires_grad):
-        form = replace(form, stretched=0.0)  # their formulas treat the knots as constants
+        form = replace(form, stretched=0.0)  # stretched forms treat their knots as constants
     if noise is not None and not form.covered:
         return _by_pieces(x, noise, scale, pieces, which)
     pieces = Pieces(off_zero(knots), masses, form)
@@ -239,7 +239,7 @@ class Values:
         return (values * masses).sum(dim=1)
 
     def _stretched(self, x: Tensor, r: Tensor | None, alpha: float) -> Tensor:
-        """Return ``E``, ``S`` and ``p``: the normal distribution's values plus differences."""
+        """Return ``E``, ``S`` and ``p`` of a stretched form: normal values plus differences."""
         norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
         c = x / norm
         self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)

@@ -181,14 +181,14 @@ class DenoisedMixture(WithTails):
     def _likeliest(
         self, x: Tensor, score: Tensor, at: Tensor, lowest: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the likeliest ``z`` given ``f~ = x``, its width, and the ends of the integral.
+        """Return the likeliest ``z`` given ``f~ = x``, the integrand's width, and the range's ends.
 
         At ``y~ = x``, ``T`` maps ``z = at`` to ``score``. About this point, linear functions of
         ``z`` with the slope of the widest member approximate ``y`` and ``y~``. With ``e = z - at``,
         the exponent of each member is half the sum of two squares: ``(a + b e)^2`` for ``y``, and
         ``(c - d e)^2`` for ``f~ = x`` given ``y~``. The sum has its minimum ``(a d + b c)^2 / (b^2
         + d^2)`` at ``e = (c d - a b) / (b^2 + d^2)``. The result is for the member with the
-        smallest minimum. A smaller ``z`` than ``lowest`` is raised to ``lowest``.
+        smallest minimum, and ``z`` is at least ``lowest``.
         """
         mean, deviation, gain, rest = (
             align_members(values, at.dim())

@@ -81,11 +81,11 @@ class WithTails(WithMoments):
         return q - self.mirrored().log_excess(-q).exp() / level
 
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
-        """Return the log probability of a value between two limits; None is no limit on this side.
+        """Return the log probability of a value between two limits; None means no limit.
 
-        The probability is the difference of two tail probabilities. It is computed in the upper or
-        the lower tail, where the larger one of both is smaller, which loses fewer digits. The
-        relative error is about 1e-16 divided by the distance of the limits in standard deviations.
+        The probability is the difference of two probabilities of the upper tail, or of the lower
+        tail. The tail whose larger probability is smaller loses fewer digits. The relative error is
+        about 1e-16 divided by the distance of the limits in standard deviations.
         """
         if upper is None:
             assert lower is not None
@@ -277,7 +277,7 @@ def _table_by_numbers(
 def _solved(
     standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
-    """Return the ``tail`` quantile at ``n`` noise ratios, from flattening the batch ``shape``."""
+    """Return the ``tail`` quantile at ``n = shape.numel()`` noise ratios."""
     with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
         u, eps = normal_points(tail, ratio.device)
         lead = shape if isinstance(tail, Tensor) else [1] * len(shape)

@@ -1,10 +1,10 @@
 r"""Normal scores of a mixture of normal distributions, and their inverse.
 
 With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
-and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member these are
-``(y - mu) / s`` and ``mu + s z``: the score is a standardised residual, and nearly linear in ``y``
-if members agree. Both functions use logarithms of the smaller tail, in float64, so neither tail
-loses digits. They are differentiable to any order. Members are in the first dimension.
+and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member, the score
+is the standardised residual ``(y - mu) / s``. If members agree, the score is nearly linear in
+``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses digits. They
+are differentiable to any order. The first dimension of a tensor is the dimension of the members.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def score_of_members(t: Tensor) -> Tensor:
 
 
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return ``F^-1(Phi(z))``, the inverse of `mixture_score`, with shapes as there.
+    """Return ``F^-1(Phi(z))``, the inverse of `mixture_score`, for the same shapes.
 
     The score of the result is exact up to rounding, so the cdf at the result has an error of 1e-12
     for any distance between members. If the quantile is in a gap between members, the result may be

@@ -27,8 +27,8 @@ from botorch_calib.distributions._normal_functions import (
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
-_EDGE = 5.5  # reach of the noise about a knot, in its deviations: the probability beyond is 2e-8
-_SURE = 9.0  # a reach beyond which the probability is 1e-19
+_EDGE = 5.5  # reach of the noise, in its deviations, with a probability of 2e-8 beyond it
+_SURE = 9.0  # larger reach, with a probability of 1e-19 beyond it
 _REACH = 64.0  # tails end where a normal density has decreased by exp(-32)
 _FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
@@ -134,9 +134,9 @@ def _nodes(
 
     start, stop = low - shift - edge, end_after(high)
     if form.covered and not any(form.uniform):
-        # The range of a piece ends where two conditions hold. Its density is negligible compared
-        # with the last piece. Either the noise reaches no farther, or ``z`` is likely to be in the
-        # last piece given ``x``.
+        # The range of a piece ends where its density is negligible compared with the last piece,
+        # and where either the noise reaches no farther, or ``z`` is likely to be in the last piece
+        # given ``x``.
         sure = (_SURE**2 + 2.0 * log_relative_height.clamp(min=0.0)).sqrt()
         share = torch.addcmul(sure * ratio * spread.sqrt(), high, spread)
         reach = torch.minimum(high + shift + _SURE * ratio, low[-1] * spread)

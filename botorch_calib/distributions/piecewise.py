@@ -163,7 +163,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """Make the standard normal distribution, which changes no prediction, for a batch shape."""
+        """Make a batch of standard normal distributions, which change no prediction."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -301,9 +301,9 @@ class PiecewisePredictive(WithMoments):
         return twin._viewed(self.scale, self._expanded)
 
     def standardized(self) -> PiecewisePredictive:
-        """Return the distribution of ``z / scale``, whose normal pieces have scale 1, not expanded.
+        """Return the distribution of ``z / scale``, not expanded. Its normal pieces have scale 1.
 
-        All conformal distributions with stretched tails of the same level share it.
+        Conformal distributions with stretched tails and the same ``alpha`` share it.
         """
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
@@ -570,8 +570,8 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 def has_rare_ends(levels: Tensor) -> bool:
     """Return whether almost no mass is beyond the first or the last of increasing ``levels``.
 
-    Integrals over inner pieces then have cancellation errors in the tails, which are too large
-    compared with the mass of the outer pieces. The levels are read back from their device.
+    In the tails, cancellation errors of integrals over inner pieces are then too large compared
+    with the mass of the outer pieces. The levels are read back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 

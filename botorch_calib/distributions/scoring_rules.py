@@ -34,9 +34,9 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Return the continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
     The observation divides the piece that contains it, so the integrand is smooth on each of the
-    ``num_pieces + 1`` segments. The error of a Gauss-Legendre rule on each segment is as small as
-    rounding errors, or 1e-9 if all pieces are narrow. Scores have the units and the dtype of ``z``.
-    Smaller scores are better.
+    ``num_pieces + 1`` segments. A Gauss-Legendre rule on each segment is exact up to rounding, or
+    has an error of up to 1e-9 if all pieces are narrow. Scores have the units and the dtype of
+    ``z``. Smaller scores are better.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
@@ -55,7 +55,7 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     knots = predictive.standardized().knots.expand(*z.shape[:-1], -1)
     inside = z.clamp(knots[..., :1], knots[..., -1:])
     edges = torch.cat([knots, inside], dim=-1).sort(dim=-1).values
-    # Segments from this index on are above the observation. There, segment ``j`` is in piece
+    # Segments from this index on are above the observation. Above it, segment ``j`` is in piece
     # ``j - 1``.
     first_above = (knots[..., 1:-1] <= inside).sum(dim=-1, keepdim=True) + 1
     segments = torch.arange(edges.shape[-1] - 1, device=z.device)
@@ -83,14 +83,14 @@ def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int 
 
 
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
-    """Score central ``1 - alpha`` prediction intervals (Gneiting & Raftery 2007, eq. 43).
+    """Return the score of central ``1 - alpha`` intervals (Gneiting & Raftery 2007, eq. 43).
 
     The score is the width of the interval, plus ``2 / alpha`` times the distance of ``y`` from the
     interval. Smaller scores are better.
 
     Args:
-        lower: Lower ends, in the units of ``y``, broadcasting against ``y``.
-        upper: Upper ends, likewise.
+        lower: Lower ends of the intervals, in the units of ``y``, broadcasting against ``y``.
+        upper: Upper ends of the intervals, in the units of ``y``, broadcasting against ``y``.
         y: Observations.
         alpha: Nominal probability of a miss, in (0, 1).
 

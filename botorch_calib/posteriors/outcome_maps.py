@@ -22,7 +22,7 @@ class OutcomeMap(ABC):
 
     @abstractmethod
     def latent(self, outcome: Tensor) -> Tensor:
-        """Apply the inverse map: minus infinity below the range of outcomes, infinity above it."""
+        """Return the inverse map, ``-inf`` below the range of outcomes and ``inf`` above it."""
 
     def kinks(self, ref: Tensor) -> Tensor | None:
         """Return the sorted latent values at which the map is not smooth, ``num x ...``, or None.
@@ -32,7 +32,10 @@ class OutcomeMap(ABC):
         return None
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """Return an increasing map to ``weight y + offset``, of ``-latent`` if ``weight < 0``."""
+        """Return the increasing map to ``weight y + offset``.
+
+        If ``weight < 0``, the argument of the new map is ``-latent``.
+        """
         return _AffineAfter(self, weight, offset)
 
 

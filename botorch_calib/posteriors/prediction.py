@@ -154,7 +154,7 @@ class Prediction:
         return twin
 
     def corrected(self, predictive: PiecewisePredictive | None) -> Self:
-        """Return the prediction with another distribution of scores; None is the model's own."""
+        """Return the prediction with another distribution of scores (None: the model's own)."""
         return self._with(predictive=predictive)
 
     def of_observation(self) -> Self:
@@ -162,7 +162,7 @@ class Prediction:
         return self._with(objective=False) if self.objective else self
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """Return the prediction of ``weight y + offset``; -1 turns a minimum into a maximum.
+        """Return the prediction of ``weight y + offset``. A weight of -1 makes minima maxima.
 
         Raises:
             InputDataError: If ``weight`` is 0.
@@ -355,12 +355,15 @@ class Prediction:
         return self.outcome_map.outcome(self._origin + value).to(self.dtype)
 
     def _latent(self, name: str, value: Tensor | float) -> Tensor:
-        """Return targets, clamped to `_FAR`, minus `_origin`, given outcomes."""
+        """Return targets minus `_origin`, given outcomes. Targets are clamped to `_FAR`."""
         y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Return numbers in float64, with at least two dimensions; a vector adds a leading one."""
+        """Return numbers in float64 as a tensor of at least two dimensions.
+
+        A vector becomes a new leading dimension.
+        """
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
@@ -398,7 +401,8 @@ class Prediction:
     def conditional_mean_below(self, level: float) -> Tensor:
         """Return the expected shortfall (conditional value at risk) ``E[f | f <= Q(level)]``.
 
-        For the mean of the largest values, negate the result for ``affine(-1.0)``.
+        For the mean of the largest values, call this method of ``affine(-1.0)`` and negate the
+        result.
 
         Args:
             level: Probability of the tail, in (0, 1).
@@ -450,7 +454,7 @@ class Prediction:
 
     @torch.no_grad()
     def _growth_of_map(self) -> Tensor:
-        """Return the growth rate of the map's slope in the tails, the larger one of both tails."""
+        """Return the growth rate of the map's slope in the tail where it is larger."""
         far = torch.stack([self.target_mean + k * self._total for k in _FAR_OUT])
         rises = self.outcome_map.outcome(far).diff(dim=0)
         slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
