@@ -12,8 +12,8 @@ from torch.autograd import Function
 
 _ROUNDING = 1e-15  # relative width of a bracket at which its search ends
 _MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
-# Below `_NEAR`, in absolute value, one more step may reach the root. Below `_EXACT`, no step is
-# taken.
+# At an absolute value of at most `_NEAR`, one more step may reach the root. At a value of at most
+# `_EXACT`, no step is taken.
 _NEAR, _EXACT = 1e-4, 1e-13
 
 
@@ -52,7 +52,7 @@ def bracketed_root(
         step = -value / slope
         new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
         inside = (new >= low) & (new <= high)
-        # Estimated value after this step: it shrinks by the square of the last step's factor
+        # The step is expected to multiply the value by the square of the last step's factor.
         left = size * (size / last).square()
         arrives = inside & ((size <= close) | ((size <= _NEAR) & (left <= 1e-3 * close)))
         is_root = ~(size > _EXACT)
@@ -66,9 +66,9 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """Return ``root``, the solution of ``function(root, *inputs) = 0``, with gradients in inputs.
+    """Return ``root``, the solution of ``function(root, *inputs) = 0``, differentiable in inputs.
 
-    ``root`` is differentiable as often as ``function`` is.
+    It is differentiable as often as ``function`` is.
     """
     out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out

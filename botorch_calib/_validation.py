@@ -129,7 +129,7 @@ def as_written(number: float) -> float:
 
 
 def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
-    """Validate an iterable and return its elements as a list; errors call the elements ``of``."""
+    """Validate an iterable of elements, which errors call ``of``; return them as a list."""
     try:
         return [*values]
     except TypeError:
@@ -231,7 +231,7 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
 
 
 def check_numbers(name: str, value: object) -> Tensor:
-    """Validate numbers without NaN; return a tensor as it is, other numbers in float64."""
+    """Validate numbers without NaN; return a tensor unchanged, others as a tensor in float64."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
         raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
@@ -239,7 +239,7 @@ def check_numbers(name: str, value: object) -> Tensor:
 
 
 def numbers_of(values: Tensor) -> list[float]:
-    """Return the elements of a vector as floats, by `as_written` from single precision."""
+    """Return the elements of a vector as floats; `as_written` converts single precision."""
     numbers = map(float, values.tolist())
     return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 

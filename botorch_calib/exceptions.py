@@ -27,11 +27,11 @@ class UnknownTrialError(LedgerError):
 
 
 class DamagedLedgerError(LedgerError):
-    """Raised if a file is damaged, is not a ledger, or has a format of another version."""
+    """Raised if a file is damaged, is no ledger, or has a format that this version cannot read."""
 
 
 class EvaluationError(BotorchError, RuntimeError):
-    """Raised if an objective cannot be evaluated, as its executor is lost or all trials fail."""
+    """Raised if an objective cannot be evaluated: its executor is lost, or its trials fail."""
 
 
 def level_of_caller() -> int:

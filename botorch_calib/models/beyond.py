@@ -1,8 +1,8 @@
 """Learning from outcomes that are known only to be beyond a bound.
 
-For example, a program that failed for lack of memory needs more than 24 GB. An element of a tensor
-``beyond`` is 1 if the outcome is above the given number, -1 if it is below, and 0 if it equals the
-number.
+For example, a run that failed for lack of memory needs more than the available 24 GB. An element of
+a tensor ``beyond`` is 1 if the outcome is above the given number, -1 if it is below, and 0 if it
+equals the number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     r"""Return training values for outcomes that are known only to be beyond a bound.
 
-    The value, called stand-in, is beyond the bound by one standard deviation of the ``model``'s
+    The value, called a stand-in, is beyond the bound by one standard deviation of the ``model``'s
     noise in the space of the targets. For a model without noise it is the bound. Use stand-ins to
     refit a model; ``observe`` computes them itself. Compute them with the current model or, before
     the first fit, with a model that was fitted to the bounds.

@@ -96,12 +96,12 @@ class CalibratedModel(Surrogate):
                 Gaussian processes, a `CensoredDelayModel`, whose observed data are replayed, or a
                 model that learns in context. For a ``MultiTaskGP``, the data of the output task
                 are replayed.
-            calibrator: The calibrator, which is copied and continues to learn; pass
-                ``calibrator.fresh()`` to start from the beginning.
+            calibrator: The calibrator. A copy of it continues to learn; pass ``calibrator.fresh()``
+                to start from the beginning.
             num_initial: Number of initial observations (the design) to skip.
             denoise: See the class.
             residuals: ``"prequential"`` for one-step-ahead residuals, or ``"loo"`` for
-                leave-one-out residuals, for ``QuantileRecalibrator(method="exact")``.
+                leave-one-out residuals, which ``QuantileRecalibrator(method="exact")`` expects.
             excess: See the class.
 
         Raises:

@@ -64,9 +64,10 @@ class Factor:
     ) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of the targets, ``... x b x 1``, at ``model_batch_shape x b x d``.
 
-        With ``joint``, the model must be single, and the points may have any batch shape. The
-        second tensor is then the covariance, ``... x b x b``. With a ``baseline``, ``r x d``, it is
-        ``... x b x (r + b)``, and its first ``r`` columns are the covariance with the baseline.
+        The result is None if GPyTorch does not evaluate the kernel lazily. With ``joint``, the
+        model must be single, and the points may have any batch shape. The second tensor is then the
+        covariance, ``... x b x b``. With a ``baseline``, ``r x d``, it is ``... x b x (r + b)``,
+        and its first ``r`` columns are the covariance with the baseline.
         """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
@@ -103,7 +104,7 @@ class Factor:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _of_baseline(self, model: Any, baseline: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``, with a cache."""
+        """Return the transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``; both cached."""
         known, state = self._baselines.get(baseline), _state_of(baseline)
         if known is None or known[0] != state:
             inputs = model.transform_inputs(with_task_feature(model, baseline))
@@ -222,8 +223,8 @@ _POSTERIORS_OF_ENSEMBLES = (
 def may_serve(model: Any, members: bool = False) -> bool:
     """Whether a `Factor` can replace ``model.posterior``.
 
-    It can if the model is an exact process with one output that uses BoTorch's own posterior or,
-    with ``members``, an ensemble of exact processes that does.
+    The model must be an exact process with one output, whose ``posterior`` is BoTorch's own. With
+    ``members`` it must be an ensemble.
     """
     kind: Any = type(model)
     served = _POSTERIORS_OF_ENSEMBLES if members else _POSTERIORS

@@ -19,8 +19,8 @@ class RowUpdate:
 
     Let ``K + noise = L L^T``, and let the matrix gain ``k`` rows ``[B, D]``. Then ``L`` gains the
     rows ``[V^T, C]`` with ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``, which takes ``O(n^2 k)``.
-    GPyTorch's update uses explicit inverses. It takes ``O(n^3)`` and loses digits. With 1000 failed
-    trials, a proposal takes 6.6 times as long.
+    GPyTorch's update uses explicit inverses. It takes ``O(n^3)`` and loses digits. With it, a
+    proposal after 1000 failed trials takes 6.6 times as long.
     """
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
@@ -32,7 +32,7 @@ class RowUpdate:
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """Return the update for a model; None with gradients, or without the default strategy."""
+        """Return the update for a model; None if gradients are enabled or it does not apply."""
         strategy = getattr(model, "prediction_strategy", None)
         # Subclasses (interpolated, sparse) are excluded, since they do not cache a factor.
         is_usual = type(strategy) is DefaultPredictionStrategy and not torch.is_grad_enabled()

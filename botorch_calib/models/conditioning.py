@@ -35,7 +35,7 @@ from botorch_calib.models.wrapper import WrapperModel
 
 
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    """Return ``model.condition_on_observations(X, Y)``; ``model`` is unchanged, even by an error.
+    """Return a model conditioned on observations; ``model`` is unchanged, even after an error.
 
     For an exact Gaussian process, rows are added to its Cholesky factor. If ``X`` or ``Y`` requires
     gradients, predicted means and variances are differentiable in it; by default, GPyTorch detaches
@@ -141,7 +141,7 @@ def _drop_graph_of_parameters(model: Any) -> None:
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-    """Return the keyword argument ``noise`` for conditioning a model; empty without given noise.
+    """Return the argument ``noise`` to condition a model with given noise; empty for others.
 
     It is ``Yvar`` in the space of the targets, plus the variance that the model learns in addition.
     NaN, the default, is replaced by the mean of the model's noise, except for a

@@ -59,9 +59,9 @@ class CensoredDelayModel(Surrogate):
     Theorem 1). `rescaling` corrects this. Hallucination ignores expired queries.
 
     The hyperparameters and transforms of ``model`` are used. ``model`` is not modified, except that
-    `observe` updates the calibrator of a `CalibratedModel`. A `CalibratedModel` may wrap a
-    `CensoredDelayModel`, or the other way round, with equal posteriors. Calibrators learn from
-    observed data only.
+    `observe` updates the calibrator of a `CalibratedModel`. A `CalibratedModel` can wrap a
+    `CensoredDelayModel` and vice versa, with equal posteriors. Calibrators learn from observed data
+    only.
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian

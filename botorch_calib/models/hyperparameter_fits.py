@@ -109,7 +109,7 @@ def fit_in_logarithms(
         # `fit_gpytorch_mll` recognises this text, issues the warning, and accepts the fit.
         warning = f"Optimization timed out after {runtime:.3g} seconds."
         warnings.warn(warning, OptimizationWarning, stacklevel=2)
-    elif (gave_up | (values >= NONE)).all():  # otherwise at least one search converged
+    elif (gave_up | (values >= NONE)).all():  # otherwise at least one search did not fail
         status = OptimizationStatus.FAILURE
         warnings.warn(f"The fit failed: {result.message}.", OptimizationWarning, stacklevel=2)
     return OptimizationResult(result.nit, float(values[best]), status, runtime, result.message)

@@ -18,8 +18,8 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior of ``g``: `LEVEL` is the variance of its level, `VARYING` are possible variances of its
-# variation around the level, and `CONSTANT` is the probability that ``g`` is constant.
+# Prior of ``g``: `LEVEL` is the variance of its level. `VARYING` are the variances that are tried
+# for its variation around the level. `CONSTANT` is the probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # Residuals are clamped at this number of standard deviations, to limit the effect of outliers.
 _MOST_DEVIATIONS = 4.0
@@ -60,9 +60,9 @@ def with_learned_spread(model: Any) -> Any:
         UnsupportedError: If the model is not supported, or if it is too smooth, so that the learned
             noise would compensate for its errors. A model is too smooth if 0.41 times its
             lengthscales make the data ``e^8`` times as likely, with the learned noise in both
-            cases. In a test in two dimensions, lengthscales were three times too long. With 20, 40
-            and 80 data points, 7, 73 and 98 % of 200 functions were refused. With correct
-            lengthscales, none of 2,400 functions was refused.
+            cases. In a two-dimensional test with lengthscales three times too long, 7, 73 and 98 %
+            of 200 models were refused at 20, 40 and 80 data points, respectively. With correct
+            lengthscales, none of 2,400 models was refused.
 
     Example:
         >>> spread = with_learned_spread(gp)
@@ -151,7 +151,7 @@ def _posterior_modes(
 def _check_lengthscales(model: Any) -> None:
     """Raise ``UnsupportedError`` if shorter lengthscales are much more likely, given the data.
 
-    In both cases the noise is multiplied by the factor with the largest likelihood.
+    Each likelihood is the largest one over factors of the noise variance.
     """
     given = [(parameter, parameter.clone()) for parameter in model.parameters()]
     cost = costs_by_noise(model).min()

@@ -5,8 +5,7 @@ space of the targets, before the inverse of the outcome transform is applied; se
 
 *Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates points
 ``batch_shape x 1 x d`` as a batch of joint posteriors of one point each. Here all points are rows
-of one matrix.
-``K + noise = L L^T`` is factorised once, and
+of one matrix. ``K + noise = L L^T`` is factorised once, and
 
     ``k = k(X_train, x)``, ``w = L^{-1} k``,
     ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
@@ -285,8 +284,8 @@ def moments_by_factor(
 ) -> Targets | None:
     """Return moments at ``X`` by the cached Cholesky factor; None if not supported.
 
-    ``X`` has all columns. With ``members`` the process is an ensemble, which is evaluated as a
-    batch of models, in the last dimension of ``batch_shape``.
+    ``X`` has all columns. With ``members`` the process is an ensemble, whose members are the last
+    dimension of ``batch_shape``.
     """
     is_joint = X.shape[-2] > 1 or baseline is not None
     if not X.numel() or not may_serve(process, members) or (is_joint and members):
@@ -462,7 +461,7 @@ def scores_of_observations(
 
 
 def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
-    """Return ``Yvar`` in the space of the targets, with the model's noise variance for NaN."""
+    """Return ``Yvar`` in the space of the targets, with the model's noise in place of NaN."""
     shape = -1, *[1] * (prediction.target_mean.dim() - 1)
     if isinstance(prediction.outcome_map, Affine):
         given = prediction.outcome_map.scaled(Yvar.double().view(shape), power=-2)

@@ -1,6 +1,6 @@
 """The process inside a surrogate: its training data, inputs and noise, and checks of new data.
 
-A plain model is a process itself.
+A plain model is its own process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def with_own_hyperparameters(gp: Any) -> Any:
 
 
 def raw_train_inputs(model: object) -> Tensor | None:
-    """Training inputs before any input transform; None if a model has no single tensor of them."""
+    """Training inputs before any input transform; None if they are missing or in several parts."""
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
         return None
@@ -221,7 +221,7 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
     after the input transform. (BoTorch's posteriors differ: they add given noise twice if part of
     the noise is learned, and do not add the noise of an outlier-robust model.)
     """
-    if isinstance(process, MultiTaskGPyTorchModel):  # tasks may differ
+    if isinstance(process, MultiTaskGPyTorchModel):  # each task may have other noise
         return _given_noise_by_task(process, X)
     if isinstance(process.likelihood, LearnedSpreadLikelihood):
         return process.likelihood.variances(inputs).unsqueeze(-1)
@@ -229,7 +229,7 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def constant_noise(likelihood: Any) -> Tensor | None:
-    """Constant noise variance of new observations, ``batch_shape x 1 x 1``, or None."""
+    """Noise variance of new observations, ``batch_shape x 1 x 1``; None if it is not constant."""
     if type(likelihood) is GaussianLikelihood:
         return likelihood.noise.unsqueeze(-1)
     if type(likelihood) is SparseOutlierGaussianLikelihood:

@@ -135,7 +135,8 @@ def radial_between(
     if profile is None or not is_usual or inputs.shape[-1] != own.x2.shape[-1]:
         return None
     # Inputs are centred before they are scaled, to preserve digits of points far from zero.
-    # GPyTorch's RBF kernel scales first, and rounding must agree with the training covariance.
+    # For an RBF kernel they are scaled first, as in GPyTorch, so that rounding errors agree with
+    # the training covariance.
     x1, x2, unit = inputs, own.x2, base.lengthscale.detach()
     if type(base) is RBFKernel:
         x1, x2, unit = x1 / unit, x2 / unit, 1.0

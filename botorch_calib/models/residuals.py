@@ -57,9 +57,9 @@ def forecast_history(
 
     The inputs, ``n x d``, are transformed. In the space of the targets, the predictive mean is
     ``y - deviation * residual``. An outlier-robust likelihood learns the noise of an observation
-    only after it, so its noise for a new observation is used. With ``members`` the model is an
-    ensemble of exact GPs, and residuals and deviations are ``num_members x n``; otherwise they are
-    ``n``.
+    from its value, so the noise of a new observation is used instead. With ``members`` the model is
+    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``; otherwise they
+    are ``n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)

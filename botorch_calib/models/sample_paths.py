@@ -1,6 +1,6 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths``.
 
-Importing this module registers with BoTorch the paths, and path updates with learned noise.
+Importing this module registers these paths, and updates of paths with learned noise, with BoTorch.
 """
 
 from __future__ import annotations

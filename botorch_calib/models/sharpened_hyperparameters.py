@@ -44,16 +44,16 @@ def sharpened(
     hyperparameters. The correction has two factors, one for all noise variances and one for all
     lengthscales. The prior of a factor's logarithm ``t`` is a mixture of a point mass at 0 and a
     Cauchy density proportional to ``1 / (1 + (t / width)^2)``. A factor other than 1 must therefore
-    gain ``evidence``, and a large correction costs little more than a small one. As the posterior
-    may have several local maxima, its maximum is sought on a grid of 25 noise factors (from 1/120
-    to 120) by 13 lengthscale factors (from 1/8 to 8).
+    gain ``evidence`` in log density, and a large correction costs little more than a small one. As
+    the posterior may have several local maxima, its maximum is sought on a grid of 25 noise factors
+    (from 1/120 to 120) by 13 lengthscale factors (from 1/8 to 8).
 
     Each time, sharpen the *given* model with all data so far. Do not sharpen the last result, which
     has used most of the data already. Every fifth round is enough. Hyperparameters that were fitted
     to the same data do not improve.
 
     Args:
-        model: An exact Gaussian process with one output, with its training data. It is not changed.
+        model: An exact Gaussian process with one output and its training data. It is not changed.
         noise_width: Width of the prior of the noise factor.
         lengthscale_width: Width of the prior of the lengthscale factor.
         evidence: Least gain in log posterior density of each factor other than 1, at least 0.

@@ -266,7 +266,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
         Args:
             X: Points ``batch_shape x q x d``.
-            output_indices: None, or a list of the only output, 0.
+            output_indices: None, or ``[0]`` for the only output.
             observation_noise: As in BoTorch's models, True for the distribution of an observation,
                 or a tensor of noise variances in the outcome-transformed space.
             posterior_transform: If calibrated, a ``ScalarizedPosteriorTransform`` with one weight.
@@ -298,7 +298,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     def warn_if_unlearned(self) -> None:
         """Warn, once, if the calibrator has seen fewer residuals than it needs."""
-        if self.calibrator is None or not self._may_warn:  # then nothing is read from a device
+        if self.calibrator is None or not self._may_warn:  # avoids a read from the device
             return
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
@@ -427,7 +427,7 @@ def check_calibrator(calibrator: object) -> None:
 
 
 def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> Calibrator:
-    """Validate a calibrator for a process; if it has learned nothing, move it to the device.
+    """Validate a calibrator for a process, and move an unlearned one to the process's device.
 
     A calibrator that has learned is not moved, since another model may use it.
     """

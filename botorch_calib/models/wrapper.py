@@ -22,7 +22,7 @@ from botorch_calib.calibration import Calibrator
 
 
 def _of_base(name: str) -> Any:
-    """Return a property that reads the base model's attribute, and raises if it has none."""
+    """Return a property that reads an attribute of the base model, and raises if it is missing."""
     return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
 
 
