@@ -478,8 +478,8 @@ def recommendation(
 ) -> tuple[dict[str, Any], Recommendation]:
     """Recommend the final parameters; returns them and the `Recommendation`.
 
-    ``client.get_best_parameterization`` favours trials with favourable noise. This function judges
-    points of the whole search space by models of all data.
+    ``client.get_best_parameterization`` is biased towards trials with favourable noise. This
+    function compares points of the whole search space by models of all data.
 
     Args:
         client: A client with a `chance_constrained_generation_strategy`.
