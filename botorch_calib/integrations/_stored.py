@@ -48,7 +48,7 @@ BEYOND = "_beyond"
 ID = "_id"
 # Seconds to wait for another process that is deciding about a batch.
 _TIMEOUT = 600.0
-# Larger values are treated as infinite, since their squares overflow. Clients accept infinite
+# Larger values are treated as infinite, since their squares may overflow. Clients accept infinite
 # values, but rows and models do not.
 INFINITE = 1e150
 #: Types of options that clients can store, as single values and in lists.
@@ -94,8 +94,8 @@ def account_of(
 ) -> DecisionAccount:
     """Build the account of a client's trials.
 
-    ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial. They
-    are in the order of decisions, without trials that were never run. Pending outcomes may be
+    ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial, in the
+    order of decisions. Trials that were never run are left out. Pending outcomes may be
     missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a bound.
     ``remedy`` is the advice about pending trials, which names methods of the client.
     """
@@ -273,8 +273,8 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
     """Yield a list of all decisions, including those in a file; then write the list to the file.
 
     The block may change the list. If it raises an error, the file stays unchanged. Other processes
-    wait until the block ends. The ``file`` is an SQLite database, so a process that is killed does
-    not change a part of it.
+    wait until the block ends. The ``file`` is an SQLite database, so no partial change remains if
+    the process is killed.
     """
     if file is None:
         yield [*decisions]

@@ -257,7 +257,7 @@ def delayed_model_config(
 def _replayed_inputs(
     botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
-    """Return the arguments of `ReplayedModel`, of which ``model`` is Ax's own, not fitted yet."""
+    """Return the arguments of `ReplayedModel`; ``model`` is Ax's own model, not fitted yet."""
     spec = given["surrogate"].surrogate_spec
     for name in given["dataset"].outcome_names:
         if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
@@ -277,7 +277,7 @@ def _replayed_inputs(
 def _pending_aware_inputs(
     botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
-    """Return the arguments of `PendingAwareModel`, of which ``model`` is not fitted yet."""
+    """Return the arguments of `PendingAwareModel`; ``model`` is not fitted yet."""
     options = dict(model_config.model_options)
     own = {name: options.pop(name) for name in ("imputation", "maximize")}
     kind = ReplayedModel if "calibrator" in options else None
@@ -314,8 +314,8 @@ def model_within(
 def _fit_replayed(model: Replays, **given: Any) -> None:
     fit_botorch_model(model.model, **given)
     model.replay()
-    # Otherwise the first posterior would warn, but it is computed within the optimiser's choice of
-    # starts, which suppresses warnings.
+    # Warn now, since the first posterior is computed when the optimiser chooses its starts, which
+    # suppresses warnings.
     model.warn_if_unlearned()
 
 

@@ -41,7 +41,7 @@ from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
 _BATCH = "BatchNr"  # BayBE's column with the batch number of each measurement
-# The states of a decision, which is None at first:
+# The states of a decision; the state of a new decision is None.
 # _RUN: The candidate was measured, even if the measurement was removed later.
 # _LATE: The candidate was measured after a later call had replaced it.
 # _REPLACED: A later call replaced the candidate, which was not measured.

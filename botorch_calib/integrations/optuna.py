@@ -144,7 +144,7 @@ def calibrated_candidates_func(
 
 @dataclass(frozen=True)
 class StudyData:
-    """Data of the complete trials, with inputs in the unit cube and maximised objectives."""
+    """Data of the complete trials: inputs in the unit cube, and objectives to be maximised."""
 
     X: Tensor
     objectives: Tensor
@@ -279,7 +279,7 @@ class SearchSpace:
         """Return the space of the parameters that a sampler chooses; None if there are none.
 
         A parameter belongs to the space if all complete trials since the first one with the
-        parameter have it. Its range is its range in ``present``, or else its latest range. A
+        parameter have it. The space has its range in ``present``, or else its latest range. A
         parameter whose range has become a single value is held at this value.
         """
         complete = [t for t in trials if t.state is TrialState.COMPLETE]

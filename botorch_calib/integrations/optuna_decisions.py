@@ -63,7 +63,7 @@ from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
-#: User attribute of a trial: the side of its stored value, 1 or -1, on which each constraint is.
+#: User attribute of a trial with the side, 1 or -1, of each constraint that is beyond its value.
 BEYOND = "beyond"
 
 # The strategy "hallucinate" of `DelayAwareSampler`, without its design, which is not certified.
@@ -150,7 +150,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             has constraints, or trials have different constraints.
 
     Warns:
-        CalibrationWarning: If trials have another sampler or level.
+        CalibrationWarning: If trials were chosen by another sampler, or with another level.
         NotCertifiedWarning: If a trial is not certified.
 
     Example:

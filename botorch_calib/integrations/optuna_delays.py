@@ -87,10 +87,10 @@ class Look(NamedTuple):
 
 
 class DelayAwareSampler(BoTorchSampler):
-    """A sampler for many workers, which takes account of running and failed trials.
+    """A sampler for parallel workers, which takes account of running and failed trials.
 
     With one objective, running trials are censored or hallucinated, according to ``strategy``. With
-    constraints or several objectives, the sampler maximises the log improvement of
+    constraints or several objectives, the sampler maximises the acquisition function of
     `calibrated_candidates_func`, averaged over the possible outcomes of running trials. The search
     keeps away from trials that failed or hang, see ``failures`` of `DelayStrategy`.
 
@@ -227,7 +227,7 @@ class DelayAwareSampler(BoTorchSampler):
         given: Mapping[str, Any],
         ranges: Mapping[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Choose and store all parameters of a trial; return none if they are drawn at random."""
+        """Choose and store all parameters of a trial; return {} if they are drawn at random."""
         # Read the trials once, so that a trial that ends meanwhile is counted exactly once.
         trials = self._trials(study, trial)
         space = SearchSpace.of_trials(trials, ranges)

@@ -247,7 +247,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
 
     def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
-        """Generate candidates like `generate`, but one candidate by default."""
+        """Call `generate`, by default for one candidate."""
         return self.generate(1 if num_points is None else num_points)
 
     def generate(self, n_candidates: int) -> list[dict[Any, Any]]:
@@ -541,9 +541,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 class _Allowed(LeastMargin):
     """The least margin, which is also negative where one of two other conditions is violated.
 
-    The standard deviation of each model in ``deviations`` must be at most the value beside it. The
-    point must not be close to ``pending`` points ``n x d``, where it would repeat an outcome apart
-    from noise. Distances are relative to ``width``.
+    ``deviations`` holds pairs of a model and its largest allowed standard deviation. The point must
+    not be close to ``pending`` points ``n x d``, where it would repeat an outcome apart from noise.
+    Distances are relative to ``width``.
     """
 
     def __init__(

@@ -89,7 +89,8 @@ class Region:
     def around(self, X: Tensor, num: int) -> Tensor:
         """Draw random points ``m x 1 x d`` around the points ``X``, ``b x 1 x d``.
 
-        For each scale of `_SPREADS`, ``num`` points around each of ``X`` are drawn.
+        ``num`` points are drawn around each point, at each scale of `_SPREADS`. Infeasible points
+        are dropped.
         """
         lower, upper = self.bounds
         spreads = torch.tensor(_SPREADS, dtype=X.dtype, device=X.device).view(-1, 1, 1, 1, 1)
