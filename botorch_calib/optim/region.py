@@ -89,7 +89,7 @@ class Region:
     def around(self, X: Tensor, num: int) -> Tensor:
         """Draw random points ``m x 1 x d`` around the points ``X``, ``b x 1 x d``.
 
-        ``num`` points are drawn around each point, at each scale of `_SPREADS`. Infeasible points
+        ``num`` points are drawn around each point, at each scale of ``_SPREADS``. Infeasible points
         are dropped.
         """
         lower, upper = self.bounds
