@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-_ROUNDING = 1e-15  # relative width at which a bracket contains no other number
-_MOST_STEPS = 100  # on a CPU; most searches end after three steps
-_NEAR, _EXACT = 1e-4, 1e-13  # values at which one more step may suffice, and at which none is taken
+_ROUNDING = 1e-15  # relative width of a bracket at which its search ends
+_MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
+# At an absolute value of at most `_NEAR`, one more step may reach the root. At a value of at most
+# `_EXACT`, no step is taken.
+_NEAR, _EXACT = 1e-4, 1e-13
 
 
 @torch.no_grad()
@@ -24,20 +26,21 @@ def bracketed_root(
     num_steps: int,
     close: float = 1e-8,
 ) -> Tensor:
-    """The roots of an increasing function by Halley's method, or Newton's, within a bracket.
+    """Return the roots of an increasing function, found by Halley's or Newton's method.
 
-    Bisection replaces a step that leaves the bracket, or that follows a step which has not halved
-    the value. On a GPU the number of steps is fixed, so that the host does not wait; on a CPU the
-    search ends as soon as all roots are found. No graph is recorded.
+    A step is replaced by bisection if it leaves the bracket, or if the last step did not halve the
+    value. On a GPU the number of steps is fixed, so that the host does not wait for the device. On
+    a CPU the search ends as soon as all roots are found. The roots have no gradient.
 
     Args:
-        function: Returns the values ``v`` at points, the slopes ``v'``, and ``v'' / v'`` for
-            Halley's method, or 0 for Newton's. Nearly linear ``v`` are fast, such as normal scores.
-        start: First points.
+        function: A function of points that returns the values ``v``, the slopes ``v'``, and
+            ``v'' / v'`` for Halley's method or 0 for Newton's. The search is fast if ``v`` is
+            nearly linear, as normal scores are.
+        start: Points at which the search starts.
         low: Numbers below the roots.
         high: Numbers above the roots.
         num_steps: Number of steps on a GPU.
-        close: Absolute value of ``v`` at which one more step reaches the root.
+        close: Absolute value of ``v`` from which one more step reaches the root.
     """
     x, last = start, torch.full_like(start, math.nan)
     found = torch.zeros_like(start, dtype=torch.bool)
@@ -49,7 +52,7 @@ def bracketed_root(
         step = -value / slope
         new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
         inside = (new >= low) & (new <= high)
-        # Estimate of the value after this step, from the square of the last step's reduction
+        # The step is expected to multiply the value by the square of the last step's factor.
         left = size * (size / last).square()
         arrives = inside & ((size <= close) | ((size <= _NEAR) & (left <= 1e-3 * close)))
         is_root = ~(size > _EXACT)
@@ -63,16 +66,16 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """``root``, the solution of ``function(root, *inputs) = 0``, with gradients in the inputs.
+    """Return ``root``, the solution of ``function(root, *inputs) = 0``, differentiable in inputs.
 
-    They are the derivatives of the implicit function, of every order that ``function`` has.
+    It is differentiable as often as ``function`` is.
     """
     out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out
 
 
 class _ImplicitFunction(Function):
-    """`with_derivatives`: ``droot/dinput = -(df/dinput) / (df/droot)``."""
+    """Autograd function of `with_derivatives`: ``droot/dinput = -(df/dinput) / (df/droot)``."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class _ImplicitFunction(Function):
         with_graph = torch.is_grad_enabled()
         needed = [True, *ctx.needs_input_grad[2:]]
         with torch.enable_grad():
-            # Views, so that gradients in the inputs hold the root constant
+            # In separate views, derivatives in the inputs treat the root as a constant.
             root, *inputs = (
                 value.view_as(value) if with_graph else value.detach().requires_grad_(need)
                 for value, need in zip(ctx.saved_tensors, needed, strict=True)

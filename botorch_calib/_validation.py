@@ -1,7 +1,7 @@
-"""Checks of arguments: each returns the valid argument, or raises a ``botorch.exceptions`` error.
+"""Checks of arguments, which raise errors of ``botorch.exceptions``.
 
-Errors name the argument. Public entry points validate before they change anything. Checks of models
-are in ``models/requirements.py``.
+Most checks return the valid argument. Errors name the argument. Public entry points validate before
+they change anything. Checks of models are in ``models/requirements.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def _refuse(name: str, wanted: str, value: object) -> NoReturn:
 
 
 def _number(value: object, allow_inf: bool = False) -> float:
-    """A number, or the only element of a tensor or array; NaN for other objects and booleans."""
+    """Return a number, or the only element of a tensor or array; NaN for any other object.
+
+    Booleans give NaN, and so does infinity unless ``allow_inf``.
+    """
     is_single = False
     if isinstance(value, Tensor | np.ndarray | np.generic):
         is_single = str(value.dtype).endswith("float32")
@@ -52,7 +55,7 @@ def _number(value: object, allow_inf: bool = False) -> float:
 
 
 def check_number(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Validate a number, infinite only if ``allow_inf``."""
+    """Validate a number, which must be finite unless ``allow_inf``."""
     if math.isnan(number := _number(value, allow_inf)):
         _refuse(name, "a number" if allow_inf else "a finite number", value)
     return number
@@ -66,14 +69,14 @@ def check_open_unit(name: str, value: object) -> float:
 
 
 def check_positive(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Validate a positive number, infinite only if ``allow_inf``."""
+    """Validate a positive number, which must be finite unless ``allow_inf``."""
     if not (number := _number(value, allow_inf)) > 0.0:
         _refuse(name, "a positive number", value)
     return number
 
 
 def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Validate a number of at least 0, infinite only if ``allow_inf``."""
+    """Validate a number of at least 0, which must be finite unless ``allow_inf``."""
     if not (number := _number(value, allow_inf)) >= 0.0:
         _refuse(name, f"a {'' if allow_inf else 'finite '}number of at least 0", value)
     return number + 0.0  # turns -0.0 into 0.0
@@ -108,14 +111,14 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_one_of(name: str, value: T, known: Collection[T]) -> T:
-    """Validate one of the ``known`` values."""
+    """Validate that a value is one of the ``known`` values."""
     if value not in known:
         _refuse(name, f"one of {', '.join(map(repr, known))}", value)
     return value
 
 
 def as_written(number: float) -> float:
-    """The shortest decimal that equals this number in single precision.
+    """Return the shortest decimal number that equals ``number`` in single precision.
 
     0.8 in single precision is 0.80000001 in double precision, which would exceed a limit of 0.8.
     """
@@ -126,7 +129,7 @@ def as_written(number: float) -> float:
 
 
 def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
-    """Validate a sequence ``of`` something; returns the elements as a list."""
+    """Validate an iterable of elements, which errors call ``of``; return them as a list."""
     try:
         return [*values]
     except TypeError:
@@ -134,7 +137,7 @@ def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
 
 
 def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...]:
-    """Validate column numbers, which are integers; returns them as a tuple of ``int``."""
+    """Validate column numbers, which are integers, and return them as a tuple of ``int``."""
     try:
         if any(isinstance(column, bool) for column in columns):
             raise TypeError
@@ -144,7 +147,10 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Validate fixed features; returns values by nonnegative column, empty for None."""
+    """Validate fixed features of ``num`` columns, and return values by nonnegative column.
+
+    None means no fixed features.
+    """
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -213,7 +219,7 @@ def check_finite(name: str, value: Tensor) -> Tensor:
 
 
 def in_double(name: str, value: Any, device: torch.device | None = None) -> Tensor:
-    """A number or a tensor of numbers, including NaN, as a tensor in double precision."""
+    """Return a number or a tensor, which may contain NaN, as a tensor in double precision."""
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
@@ -225,7 +231,7 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
 
 
 def check_numbers(name: str, value: object) -> Tensor:
-    """Validate numbers without NaN; a tensor is unchanged, others become one in float64."""
+    """Validate numbers without NaN; return a tensor unchanged, others as a tensor in float64."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
         raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
@@ -233,13 +239,13 @@ def check_numbers(name: str, value: object) -> Tensor:
 
 
 def numbers_of(values: Tensor) -> list[float]:
-    """The elements of a vector as floats; numbers in single precision are `as_written`."""
+    """Return the elements of a vector as floats; `as_written` converts single precision."""
     numbers = map(float, values.tolist())
     return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
 
 def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """Validate a tensor or array-like of one of the ``shapes``; None stands for any length."""
+    """Validate a tensor or array-like of one of the ``shapes``, in which None is any length."""
     if isinstance(values, Tensor):  # bfloat16 has no counterpart in NumPy
         values = values.detach().cpu().to(torch.cdouble if values.is_complex() else torch.double)
     try:
@@ -266,7 +272,7 @@ def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> N
 
 
 def check_bounds(bounds: Tensor) -> Tensor:
-    """Validate finite lower and upper bounds ``2 x d``, in order."""
+    """Validate finite bounds ``2 x d``: a row of lower bounds, then a row of upper bounds."""
     check_tensor("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2:
         raise BotorchTensorDimensionError(
@@ -320,7 +326,7 @@ def check_levels(name: str, levels: Tensor) -> Tensor:
 
 
 def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
-    """Validate a finite ``n x d`` matrix; ``d`` must be ``num_dims`` unless that is None."""
+    """Validate a finite ``n x d`` matrix; ``d`` must be ``num_dims``, if given."""
     check_tensor(name, X)
     if X.dim() != 2 or (num_dims is not None and X.shape[-1] != num_dims):
         width = "d" if num_dims is None else str(num_dims)
@@ -341,7 +347,7 @@ def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
 
 
 def check_width(X: Tensor, width: int) -> None:
-    """Raise unless ``X`` has the shape ``... x width``; 0 allows any width."""
+    """Raise unless ``X`` has the shape ``... x width``; a ``width`` of 0 allows any width."""
     if check_tensor("X", X).dim() == 0 or (width and X.shape[-1] != width):
         raise BotorchTensorDimensionError(
             f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."

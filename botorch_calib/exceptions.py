@@ -7,35 +7,35 @@ from botorch.exceptions.warnings import BotorchWarning
 
 
 class CalibrationWarning(BotorchWarning):
-    """A statement about calibration is unreliable, for example with too few observations."""
+    """Issued if a statement about calibration is unreliable, for example with few observations."""
 
 
 class NotCertifiedWarning(BotorchWarning):
-    """No point was found that meets a chance constraint at its level."""
+    """Issued if no point was found that meets a chance constraint at its level."""
 
 
 class LedgerError(BotorchError):
-    """A feedback ledger cannot perform an operation."""
+    """Raised if a feedback ledger cannot perform an operation."""
 
 
 class TrialStateError(LedgerError):
-    """A trial's state does not allow the change, for example a second observation."""
+    """Raised if a trial's state does not allow a change, such as a second observation."""
 
 
 class UnknownTrialError(LedgerError):
-    """No trial of the ledger has the given id."""
+    """Raised if no trial of the ledger has the given id."""
 
 
 class DamagedLedgerError(LedgerError):
-    """A file is damaged, is not a ledger, or has another format than this version reads."""
+    """Raised if a file is damaged, is no ledger, or has a format that this version cannot read."""
 
 
 class EvaluationError(BotorchError, RuntimeError):
-    """An objective cannot be evaluated: its executor is lost, or it fails every time."""
+    """Raised if an objective cannot be evaluated: its executor is lost, or its trials fail."""
 
 
 def level_of_caller() -> int:
-    """``stacklevel`` for a warning that points to the call from outside of the package.
+    """Return the ``stacklevel`` at which a warning points to the code that called the package.
 
     Frames of PyTorch's decorators are skipped, too.
     """

@@ -21,14 +21,14 @@ from botorch_calib.posteriors import Prediction
 
 
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
-    """Base class of closed forms for single points (``q = 1``); a subclass writes `forward`.
+    """Base class of closed-form acquisition functions for single points (``q = 1``).
 
-    ``forward`` computes a value from ``_marginals`` and returns it through ``_reduce``, which
-    averages over fantasies. The constructor of a subclass ends with
-    ``self.set_X_pending(X_pending)``. With ``outcomes``, the objective first, the value depends on
-    several outcomes of a `CalibratedModelList`, or of a ``ModelList`` of calibrated and Gaussian
-    models. `CalibratedUpperConfidenceBound` explains the other arguments. Joint batches need
-    BoTorch's Monte Carlo acquisition functions.
+    A subclass implements ``forward``: it computes a value from ``_marginals`` and passes it to
+    ``_reduce``, which averages over fantasies. The constructor of a subclass must end with
+    ``self.set_X_pending(X_pending)``. ``outcomes`` lists the outcomes on which the value depends,
+    the objective first. The model may then be a `CalibratedModelList`, or a ``ModelList`` of
+    calibrated and Gaussian models. `CalibratedUpperConfidenceBound` explains the other arguments.
+    For joint batches (``q > 1``) use BoTorch's Monte Carlo acquisition functions.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         self._fantasies = dict(zip(self._models, fantasies, strict=True))
 
     def _marginals(self, X: Tensor, outcome: int | None = None) -> Prediction:
-        """Predictive distributions ``b x 1 x 1`` at ``b x 1 x d``.
+        """Predictive distributions ``b x 1 x 1`` of one outcome at points ``b x 1 x d``.
 
         With pending points the shape is ``b x num_fantasies x 1 x 1``. By default the outcome is
-        the objective, with the sign changed if it is minimised; any other ``outcome`` stays as it
-        is. Models are evaluated nowhere else.
+        the objective, with its sign changed if it is minimised. If ``outcome`` is given, the sign
+        is unchanged. Subclasses evaluate the models only through this method.
         """
         index = next(iter(self._models)) if outcome is None else outcome
         model = self._models[index]
-        if self._fantasies is not None:  # the model's batch dimension
+        if self._fantasies is not None:  # the model's batch dimension contains the fantasies
             model, X = self._fantasies[index], X.unsqueeze(-3)
         if isinstance(model, WrapperModel):
             model.warn_if_unlearned()
@@ -85,7 +85,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         return stated if self.maximize or outcome is not None else stated.affine(-1.0)
 
     def _reduce(self, values: Tensor) -> Tensor:
-        """Values of shape ``b``, averaged over fantasies of pending points."""
+        """Return values of shape ``b``, averaged over fantasies if there are pending points."""
         values = values.squeeze(-1).squeeze(-1)
         if self._fantasies is None:
             return values
@@ -93,7 +93,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
 
 
 def sole_output(name: str, model: Model) -> Model:
-    """The model of a single outcome; ``name`` is the acquisition function in the error."""
+    """Return the model of the only outcome; ``name`` names the caller in the error message."""
     if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
     member: Model = sole_member(model)
@@ -101,7 +101,7 @@ def sole_output(name: str, model: Model) -> Model:
 
 
 def members_of(model: Model) -> list[Model]:
-    """The models of the outcomes, one model for each."""
+    """Return one model for each outcome; raise ``UnsupportedError`` if a model has several."""
     members = [*model.models] if isinstance(model, ModelList) else [model]
     for member in members:
         if check_model(member).num_outputs != 1:

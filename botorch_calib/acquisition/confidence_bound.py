@@ -14,21 +14,22 @@ from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
 
-    BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation; this class takes
-    a probability. The quantile describes the objective, unless the model was made with
-    ``denoise=False`` or ``observation_noise`` is True. Calibrators keep quantiles of observations
-    valid, at the levels that they learn.
+    BoTorch's ``UpperConfidenceBound`` adds a multiple of the standard deviation to the mean; this
+    class uses a probability instead. The quantile is of the noise-free objective, or of an
+    observation if the model has ``denoise=False`` or ``observation_noise`` is True. The guarantees
+    of calibrators are for quantiles of observations, at the levels that the calibrators learn.
 
-    *Value at risk*: ``level=0.1, observation_noise=True`` is the outcome that is exceeded with
-    probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. Noise and
-    uncertainty then count against a point, so it does not explore.
+    *Value at risk*: with ``level=0.1, observation_noise=True`` the value is the outcome that is
+    exceeded with probability 0.9, like ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``.
+    Noise and uncertainty then lower the value, so the function does not explore.
 
     Args:
         level: Level of the quantile, in (0, 1).
-        maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
+        maximize: If False, the value is ``-q``, where the ``1 - level`` quantile ``q`` is a lower
+            confidence bound.
         model, posterior_transform, X_pending, num_fantasies: As in
             `LogCalibratedExpectedImprovement`, which also lists the errors.
-        observation_noise: Whether to take the quantile of an observation in any case.
+        observation_noise: Whether the quantile is of an observation even if the model denoises.
 
     Example:
         >>> acqf = CalibratedUpperConfidenceBound(model, level=0.9)
@@ -55,18 +56,18 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
 
 
 class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
-    """The mean of the worst outcomes, with a total probability of ``1 - alpha``.
+    """The expected shortfall: the mean of the worst outcomes, whose probability is ``1 - alpha``.
 
     With ``alpha = 0.9`` this is the mean of an observation given that it is below the 10 % quantile
     (`CalibratedPosterior.conditional_mean_below`), whether the model denoises or not. The mean is
-    never above this quantile, the value at risk (`CalibratedUpperConfidenceBound`). Observation
-    noise and uncertainty count against a point, so the function does not explore.
+    never above this quantile, which is the value at risk (see `CalibratedUpperConfidenceBound`).
+    Observation noise and uncertainty lower the value, so the function does not explore.
 
-    BoTorch's ``CVaR``, with the same ``alpha``, is a Monte Carlo objective over outcomes of
-    perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
+    BoTorch's ``CVaR`` uses the same ``alpha`` for a Monte Carlo objective over outcomes of
+    perturbed inputs. The ambiguity set `ConditionalValueAtRisk` averages over contexts instead.
 
     Args:
-        alpha: The risk level, in (0, 1): the probability of a better outcome.
+        alpha: The risk level, in (0, 1). The mean is over the worst ``1 - alpha`` of the outcomes.
         maximize: If False, the outcome is a loss, and the value is minus the mean above the
             ``alpha``-quantile.
         model, posterior_transform, X_pending, num_fantasies: As in

@@ -1,8 +1,9 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
 Outcomes are independent, so log expected improvement and log probabilities of feasibility add up.
-Each term is exact under the predictive distribution. BoTorch's terms use only moments, which is
-wrong by orders of magnitude far from feasibility if a distribution is not normal.
+Each term is exact under the predictive distribution. BoTorch computes the terms from the mean and
+the variance only. If a distribution is not normal, such terms are wrong by orders of magnitude far
+from feasibility.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ Limits = tuple[float | None, float | None]
 
 
 class _Constrained(CalibratedAcquisitionFunction):
-    """Base class: the probability that all constraints hold."""
+    """Base class of functions that use the probability that all constraints hold."""
 
     _log = True
     constraints: dict[int, Limits]
 
     def _log_feasibility(self, X: Tensor) -> Tensor:
-        """Logarithm of the probability, as marginals at ``b x 1 x d``."""
+        """Log probability that all constraints hold, of the same shape as the marginals."""
         parts = [
             self._marginals(X, outcome).log_probability_between(lower, upper)
             for outcome, (lower, upper) in self.constraints.items()
@@ -42,19 +43,20 @@ class _Constrained(CalibratedAcquisitionFunction):
 class LogCalibratedProbabilityOfFeasibility(_Constrained):
     r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
 
-    The counterpart of BoTorch's ``LogProbabilityOfFeasibility``, exact for calibrated outcomes.
-    ``y_i`` is noise-free, or an observation if the model has ``denoise=False``.
+    This function is the counterpart of BoTorch's ``LogProbabilityOfFeasibility``, and is exact for
+    calibrated outcomes. ``y_i`` is noise-free, or an observation if the model has
+    ``denoise=False``.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models, or a single such model.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
-            infinity for no limit.
+        constraints: Maps the index ``i`` of an outcome to its limits ``(lower, upper)``, in units
+            of the outcome. None or infinity means no limit.
         X_pending, num_fantasies: As in `LogCalibratedExpectedImprovement`.
 
     Raises:
         InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
-        UnsupportedError: If a model has several outputs; when evaluated, if the posterior is
-            neither calibrated nor Gaussian, or has several values per point.
+        UnsupportedError: If a model has several outputs. On evaluation, if a posterior is neither
+            calibrated nor Gaussian, or has several values per point.
 
     Example:
         >>> models = CalibratedModelList(model, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
@@ -79,23 +81,24 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
 
 
 class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunction):
-    r"""Log expected improvement plus log probabilities of feasibility, exact if calibrated.
+    r"""Log expected improvement plus log probabilities of feasibility.
 
-    ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``: the logarithm of the expected
-    improvement of feasible points, with independent outcomes (Gardner et al., Bayesian optimization
-    with inequality constraints, 2014). The counterpart of BoTorch's
-    ``LogConstrainedExpectedImprovement``, with the same arguments.
+    The value is ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``. For independent
+    outcomes this is the logarithm of the expected feasible improvement (Gardner et al., Bayesian
+    optimization with inequality constraints, 2014). This function is the counterpart of BoTorch's
+    ``LogConstrainedExpectedImprovement``, has the same arguments, and is exact for calibrated
+    outcomes.
 
-    With pending points ``P`` the value is averaged over fantasies ``w`` of their outcomes,
+    With pending points the expectation includes fantasies ``w`` of their outcomes:
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
-    ``best_w`` is the largest of ``best_f`` and the posterior means of the objective at the points
-    in ``P`` that are feasible in ``w`` with probability above 1/2.
+    ``best_w`` is the largest of ``best_f`` and the posterior means of the objective at the pending
+    points that are feasible in ``w`` with probability above 1/2.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
-        best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
+        best_f: Best feasible value so far, in units of the objective: a scalar or a tensor ``b``.
         objective_index: The index of the objective among the outcomes.
-        constraints: As in `LogCalibratedProbabilityOfFeasibility`, not on the objective.
+        constraints: As in `LogCalibratedProbabilityOfFeasibility`, without limits on the objective.
         maximize: Whether the objective is maximised.
         X_pending, num_fantasies: As in `LogCalibratedExpectedImprovement`.
 
@@ -142,14 +145,14 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         return self._reduce(log_ei + self._log_feasibility(X))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """The best value at feasible pending points in each fantasy; ``-inf`` if there are none."""
+        """Best posterior means at feasible pending points, ``-inf`` in fantasies without any."""
         feasible = self._log_feasibility(X) > math.log(0.5)
         means = self._marginals(X).moments()[0].masked_fill(~feasible, -torch.inf)
         return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 
 def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
-    """The index of an outcome, made nonnegative."""
+    """Check the index of an outcome, and return it as a nonnegative number."""
     (index,) = check_columns(name, [outcome])
     if not -num_outputs <= index < num_outputs:
         raise InputDataError(f"`{name}` names outcome {index} of {num_outputs}.")
@@ -157,9 +160,9 @@ def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
 
 
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
-    """Limits by nonnegative index of the outcome.
+    """Check constraints, and return a dictionary from nonnegative outcome indices to limits.
 
-    An infinite limit becomes None; an outcome without limits is dropped.
+    Infinite limits become None, and outcomes without limits are dropped.
     """
     pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):

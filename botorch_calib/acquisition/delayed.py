@@ -5,14 +5,15 @@ a query by the censoring value ``c`` moves the mean at ``x`` by
 
     ``(c - y_s) Cov(f(x), f(x_s)) / noise``, at most ``|y_s - c| sigma(x) sigma(x_s) / noise``,
 
-where ``noise`` is the noise variance; the covariance and the standard deviations are from the
-posterior given all queries. The paper ([Verma2022]_, eq. 2) adds these bounds to the usual
-multiplier ``sqrt(beta)`` of ``sigma``, over the queries of the last ``m`` iterations, ``s = max(1,
-t - m), ..., t - 1``. (In the paper the sum starts at ``t - m``, before the first query if ``t <=
-m``.) Only queries without a value cause a bias, so a sum over these queries only is a valid and
-smaller multiplier. It is not tight, but the tighter multiplier ``sqrt(sum_st |S_st|)``, with the
-covariance matrix ``S`` of the ``f(x_s)``, did not help: many values far below the mean change the
-mean everywhere. So a `DelayAwareProposer` hallucinates values if many queries are pending.
+where ``noise`` is the noise variance. The covariance and the standard deviations are from the
+posterior given all queries. The paper ([Verma2022]_, eq. 2) adds the factors of ``sigma(x)`` in
+these bounds to the usual multiplier ``sqrt(beta)``, for the queries of the last ``m`` iterations,
+``s = max(1, t - m), ..., t - 1``. (In the paper the sum starts at ``t - m``, which is before the
+first query if ``t <= m``.) Only queries without a value cause a bias, so a sum over these queries
+gives a smaller multiplier that is also valid. The tighter multiplier ``sqrt(sum_st |S_st|)``, with
+the covariance matrix ``S`` of the ``f(x_s)``, did not help, because many censored values far below
+the mean change the mean everywhere. Therefore a `DelayAwareProposer` hallucinates values if many
+queries are pending.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from botorch_calib.models.surrogate import Surrogate
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
-# Choices of the queries in the sum of ``nu``, see `from_ledger`
+# Choices of the queries in the sum that is part of ``nu``, see `from_ledger`
 WINDOWS = ("pending", "all", None)
 
 
@@ -50,7 +51,7 @@ WINDOWS = ("pending", "all", None)
 def confidence_width(
     model: Model, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
-    """The multiplier ``nu`` of eq. 2, of the model's batch shape; a scalar without a sum."""
+    """The multiplier ``nu`` of eq. 2, in the model's batch shape, or a scalar if the sum is 0."""
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta**0.5, dtype=torch.double))
     # Each point is its own batch, so that no joint covariance matrix is formed. Ensembles add their
@@ -62,7 +63,7 @@ def confidence_width(
 
 
 class DelayAwareAcquisitionFunction(PendingPoints, ABC):
-    """Base class: computes the multiplier ``nu`` and accepts further pending points.
+    """Base class that computes the multiplier ``nu`` and accepts further pending points.
 
     The constructor of a subclass must end with a call of `set_X_pending`, which computes ``nu``.
     The model is conditioned on pending points, and the window includes them. So
@@ -114,8 +115,9 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             model: A model conditioned on all queries, usually
                 ``CensoredDelayModel.from_ledger(ledger, ...)``.
             ledger: The queries so far; ``maximize`` is taken from the ledger.
-            window: ``"pending"`` for pending queries, which is sufficient for the proof; ``"all"``
-                for all queries of the last ``ledger.max_wait``, as published; None for no window.
+            window: The queries in the sum that is part of ``nu``. ``"pending"`` selects pending
+                queries, which suffices for the proof. ``"all"`` selects all queries of the last
+                ``ledger.max_wait``, as published. None selects no queries.
             now: Time at which the ledger is evaluated (default: the current time).
             kwargs: Further arguments of the constructor.
         """
@@ -144,7 +146,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         self._pending_model, self.nu = None if X_pending is None else model, nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
-        """Compute attributes that depend on the model; must change nothing if it raises."""
+        """Compute attributes that depend on the model. An error must leave them unchanged."""
 
 
 def input_width(model: Model) -> int | None:
@@ -168,13 +170,13 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
         beta: Factor of the variance without pending queries, as in BoTorch's
             ``UpperConfidenceBound``: the square of the paper's factor.
         X_window: The queries ``x_s`` of the sum, ``n x d``: pending queries, or all queries of the
-            last ``m`` iterations (see `from_ledger`). None or empty for no sum.
+            last ``m`` iterations (see `from_ledger`). If it is None or empty, the sum is 0.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome. Let ``B_y`` bound
-            ``|y - censor_value|``. Then ``B_y`` over the noise variance covers the bias of
+            ``|y - censor_value|``. Then ``B_y`` divided by the noise variance covers the bias of
             censoring with certainty, but is large if there is little noise. The paper uses ``B_y``
-            for outcomes scaled to a prior variance of at most 1, which is ``B_y / s**2`` for
-            outcomes with standard deviation ``s``. The default is the paper's value for feedback in
-            [0, 1]. With 0 there is no sum.
+            for outcomes scaled to a prior variance of at most 1. This corresponds to ``B_y / s**2``
+            for outcomes with standard deviation ``s``. The default is the paper's value for
+            feedback in [0, 1].
         posterior_transform: Affine transform of the outcome. It does not affect ``nu``.
         maximize: If False, the value is ``-(mu - nu sigma)``, and ``censor_value`` should be the
             greatest possible value instead of the least.

@@ -1,4 +1,4 @@
-"""Improvement over an incumbent in closed form: expected, its logarithm, and its probability."""
+"""Closed forms of expected improvement, its logarithm, and the probability of improvement."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from botorch_calib.posteriors import Prediction
 
 
 class ImprovementFunction(CalibratedAcquisitionFunction):
-    """Base class of functions that measure improvement over ``best_f``.
+    """Base class of acquisition functions that measure improvement over an incumbent.
 
-    Each fantasy has an incumbent: ``best_f``, or the best fantasised value at a pending point if
-    that is better.
+    Without pending points the incumbent is ``best_f``. With pending points each fantasy has its own
+    incumbent: the better of ``best_f`` and the best posterior mean at the pending points.
     """
 
     best_f: Tensor
@@ -30,12 +30,12 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         self._best_pending = None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """The best value at pending points ``n x 1 x d`` in each fantasy, ``num_fantasies``."""
-        # The posterior mean, since a fantasised outcome includes noise.
+        """Best posterior means at pending points ``n x 1 x d``, one for each fantasy."""
+        # The mean is used because fantasised outcomes include noise.
         return self._marginals(X).moments()[0].squeeze(-1).squeeze(-1).amax(dim=0)
 
     def _incumbent(self, marginals: Prediction) -> Tensor:
-        """The value to improve upon, which broadcasts against marginals of the objective."""
+        """The value to improve upon, in a shape that broadcasts against the ``marginals``."""
         best = self.best_f if self.maximize else -self.best_f
         shape = points = marginals.shape[:-2]
         if self._best_pending is not None:
@@ -50,7 +50,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
 
 
 class ImprovementOfSoleOutcome(ImprovementFunction):
-    """Base class for models with one outcome, see `LogCalibratedExpectedImprovement`."""
+    """Base class of improvement functions for models with one outcome."""
 
     def __init__(
         self,
@@ -87,19 +87,21 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
 
-    It has gradients where expected improvement underflows, as BoTorch's ``LogExpectedImprovement``.
+    Like BoTorch's ``LogExpectedImprovement``, it has gradients where the expectation underflows.
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        best_f: Value to improve upon, in units of the outcome: a scalar or a tensor ``b``.
+        posterior_transform: Affine transform of the outcome. ``best_f`` must be transformed too.
         maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``. The value is averaged over their outcomes.
+        X_pending: Points under evaluation, ``n x d``. Expected improvement is averaged over
+            fantasies of their outcomes.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
-            when evaluated, if the posterior is not calibrated or has several values per point.
+        UnsupportedError: If the model has several outputs, or if there are pending points and the
+            model has batch dimensions. On evaluation, if the posterior is not calibrated or has
+            several values per point.
 
     Example:
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())

@@ -1,7 +1,7 @@
 """Registration of the acquisition functions with BoTorch's input constructors, which Ax uses.
 
-The default incumbent is the best observation. With constraints it is the best observation at which
-the constraints were observed to hold.
+The default incumbent is the best observation. With constraints it is the best observation at a
+point where the constraints were observed to hold.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
-# Limits by outcome, or functions of samples, which Ax passes to every acquisition function
+# Limits by outcome, or the functions of samples that Ax passes to every acquisition function
 Constraints = Mapping[int, Limits] | Sequence[Callable[[Tensor], Tensor]] | None
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
 # Points ``n x d`` at which one outcome was observed, and the observed values ``n``
@@ -72,7 +72,7 @@ Observations = tuple[Tensor, Tensor]
 def register_once(
     *classes: type[AcquisitionFunction],
 ) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """``acqf_input_constructor``, without the error if a reloaded module registers again."""
+    """Return ``acqf_input_constructor``, without its error if a reloaded module registers again."""
     for acqf_class in classes:
         ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
     return acqf_input_constructor(*classes)
@@ -130,7 +130,7 @@ def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> 
 
 
 def _num_observations(_: Mapping[str, Any], training_data: TrainingData) -> int:
-    """Number of observations: a new seed for each proposal, since clients pass none.
+    """Number of observations, which is the default seed, since clients such as Ax pass no seed.
 
     Between two proposals either this number or the number of pending points grows. Both change the
     draw.
@@ -163,7 +163,7 @@ def construct_inputs_probability_of_feasibility(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Convert constraints to limits by outcome, see `limits_from`."""
+    """Return the arguments, with constraints converted to limits by outcome (`limits_from`)."""
     arguments = locals()
     pair = arguments.pop("constraints_tuple")
     return {**arguments, "constraints": limits_from(constraints, pair, model.num_outputs)}
@@ -182,10 +182,11 @@ def construct_inputs_constrained_improvement(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Convert constraints to limits, see `limits_from`; ``best_f`` defaults to the best feasible.
+    """Return the arguments, with constraints converted to limits by outcome (`limits_from`).
 
-    The objective is ``objective_index``, or the outcome with a weight in ``posterior_transform``. A
-    negative weight inverts ``maximize``.
+    ``best_f`` defaults to `best_feasible_observation`. The objective is ``objective_index``, or the
+    only outcome with a nonzero weight in ``posterior_transform``. A negative weight inverts
+    ``maximize``.
     """
     limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     index, weight = _objective(model, objective_index, posterior_transform)
@@ -212,7 +213,7 @@ register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_input
 def _objective(
     model: Model, objective_index: int | None, transform: PosteriorTransform | None
 ) -> tuple[int, float]:
-    """The index of the objective, at least 0, and its weight."""
+    """The nonnegative index of the objective, and its weight in ``transform`` (1 without one)."""
     num, index, weight = model.num_outputs, objective_index, 1.0
     if transform is not None:
         if not isinstance(transform, ScalarizedPosteriorTransform):
@@ -242,10 +243,11 @@ def _objective(
 def limits_from(
     constraints: Constraints, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
 ) -> dict[int, Limits]:
-    """Checked limits by outcome, from ``constraints`` or from ``constraints_tuple``.
+    """Return checked limits by outcome, from ``constraints`` or from ``constraints_tuple``.
 
-    ``constraints_tuple`` is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome
-    in each row. The narrowest of several limits on one outcome counts. (BoTorch uses the last.)
+    ``constraints_tuple`` contains ``A``, ``k x m``, and ``b``, ``k x 1``, for ``A y <= b`` with one
+    outcome in each row. If several rows limit an outcome, the narrowest limit is used. (BoTorch
+    uses the last limit.)
     """
     if isinstance(constraints, Mapping):  # otherwise functions of samples, from Ax, or None
         return checked_constraints(constraints, num_outputs)
@@ -281,12 +283,12 @@ def best_feasible_observation(
 ) -> Tensor:
     """The best observed value of the objective at points where all constraints held.
 
-    If outcomes were observed at different points, a point counts if each constraint was observed
-    there, and held each time. If no observation is feasible, the value is as in BoTorch a bound
-    that the objective almost surely exceeds: the smallest ``mean - 6 std`` (greatest ``mean + 6
-    std`` when minimising) over the observed points and 32 points around them, or 0 if 0 is worse.
-    Then the probability of feasibility dominates the acquisition function. ``members`` are models
-    of one outcome each.
+    If outcomes were observed at different points, a point is feasible if each constraint was
+    observed at it and held each time. If no observation is feasible, the result is a value that is
+    almost surely worse than the objective, as in BoTorch: the smallest ``mean - 6 std`` (greatest
+    ``mean + 6 std`` when minimising) over the observed points and 32 points around them, or 0 if 0
+    is worse. Then the probability of feasibility dominates the acquisition function. Each of the
+    ``members`` is a model of one outcome.
 
     Warns:
         BotorchWarning: If no observation is feasible.
@@ -314,7 +316,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     ]
     if len(observed) == len(members):
         return observed
-    # Data and models do not correspond, so use the training data of the models.
+    # The data sets do not match the models, so the training data of the models are used.
     observed = []
     for base in map(observed_process, members):
         X = raw_train_inputs(base)
@@ -327,7 +329,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
 
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
-    """For each row of ``X``, whether the outcome was within its limits in all observations."""
+    """For each row of ``X``, whether the outcome was observed there, always within its limits."""
     (lower, upper), (places, values) = limits, observed
     low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
     holds = (low <= values) & (values <= high)

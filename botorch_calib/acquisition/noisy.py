@@ -1,11 +1,11 @@
-r"""Noisy expected improvement and hypervolume improvement with a cached root.
+r"""Noisy expected improvement and hypervolume improvement with cached roots of covariances.
 
-BoTorch's noisy acquisition functions compare new points to samples at all points evaluated so far,
-the baseline. They factor the joint covariance at the baseline once, and each evaluation only adds
-the rows of the new points [Daulton2021nehvi]. A `CalibratedPosterior` is not normal, but its joint
-samples are functions of two paths of an underlying Gaussian posterior. The functions in this module
-cache the root of that posterior. In a `CalibratedModelList` outcomes are independent, and each has
-a root.
+BoTorch's noisy acquisition functions compare samples at new points with samples at the baseline,
+which contains all points evaluated so far. They factor the joint covariance at the baseline once.
+Each evaluation only adds the rows of the new points [Daulton2021nehvi]. A `CalibratedPosterior` is
+not normal, but its joint samples are functions of two paths of an underlying Gaussian posterior.
+The functions in this module cache the root of this Gaussian posterior. The outcomes of a
+`CalibratedModelList` are independent, and each outcome has its own root.
 
 .. [Ament2023logei]
     S. Ament, S. Daulton, D. Eriksson, M. Balandat and E. Bakshy. Unexpected improvements to
@@ -47,16 +47,17 @@ from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
-# A private function of BoTorch. If a version lacks it, nothing is replaced.
+# A private function of BoTorch, which is replaced below. If BoTorch lacks the function, nothing is
+# replaced.
 _NAME = "_estimate_objective_lower_bound"
 _of_new_draws: Any = getattr(utils, _NAME, None)
 
 
 def _of_same_draws(*args: Any, **named: Any) -> Any:
-    """BoTorch's value for infeasible points; each call for our models uses the same draws.
+    """BoTorch's value for infeasible points, with the same draws in each call for our models.
 
-    Without a root BoTorch's classes compute this value in each evaluation, so a search would follow
-    its noise. They have no argument or method to override it.
+    Without a cached root, BoTorch's classes estimate this value again in each evaluation, so a
+    search would follow the noise of the estimate. No argument or method overrides the estimate.
     """
     is_ours = isinstance(named.get("model"), (WrapperModel, CalibratedModelList))
     with random_stream(0, named["X"].device) if is_ours else nullcontext():
@@ -68,7 +69,7 @@ if _of_new_draws is not None:
 
 
 def keeps_roots(model: Model) -> bool:
-    """Whether roots of all outcomes can be cached, for calibrated models and BoTorch's models."""
+    """Whether the roots of all outcomes of a calibrated model or a BoTorch model can be cached."""
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):
@@ -80,7 +81,7 @@ def keeps_roots(model: Model) -> bool:
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
-    """BoTorch's cached root, extended to the processes of calibrated posteriors."""
+    """Extends BoTorch's cached root to the Gaussian processes of calibrated posteriors."""
 
     _root_is_kept: bool
     # Whether the cached root belongs to a calibrated posterior. BoTorch itself extends the roots of
@@ -95,7 +96,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def _decide(
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
-        """Check arguments and decide whether to cache roots, before BoTorch's constructor."""
+        """Check arguments and decide whether to cache roots, before BoTorch's constructor runs."""
         # BoTorch's constructor uses these points before it calls `set_X_pending`.
         if check_finite("X_baseline", X_baseline).dim() < 2:
             raise BotorchTensorDimensionError(
@@ -134,7 +135,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     @_cache_root.setter
     def _cache_root(self, value: bool) -> None:
-        """Do nothing: BoTorch sets this for its own types of models only."""
+        """Ignore the value, because BoTorch enables the cache for its own types of models only."""
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition
@@ -179,20 +180,20 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     r"""Log noisy expected improvement of calibrated models, with cached roots, by sampling.
 
     The value is ``log E[max_j f~(x_j) - max_i f~(x_i)]+`` for ``q`` new points ``x_j`` and the
-    points ``x_i`` evaluated so far, under joint samples of the calibrated posterior, with
-    maximisation. Arguments are the same as in BoTorch's ``qLogNoisyExpectedImprovement``
-    [Ament2023logei], and so are values for the same samples. For models outside BoTorch, BoTorch's
-    class factors the joint covariance in each evaluation.
+    points ``x_i`` evaluated so far. The expectation is over joint samples of the calibrated
+    posterior, and the objective is maximised. Arguments, and values for the same samples, are the
+    same as in BoTorch's ``qLogNoisyExpectedImprovement`` [Ament2023logei]. For models outside
+    BoTorch, BoTorch's class factors the joint covariance in each evaluation.
 
-    Additional pending points extend the root. If it cannot be extended, there is a warning, and
-    samples are drawn without the root.
+    Additional pending points extend the root. If the root cannot be extended, a ``BotorchWarning``
+    is issued, and samples are drawn without the root.
 
     Args:
         model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
             objectives of several outcomes), or a BoTorch model.
         X_baseline: Points evaluated so far, ``r x d``. With a cached root there are no gradients
             with respect to these points.
-        cache_root: Whether to cache the root (default: if all parts of the model support it).
+        cache_root: Whether to cache the root (default: True if all parts of the model support it).
         kwargs: Other arguments of BoTorch's class.
 
     Raises:
@@ -226,11 +227,11 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
 ):
     r"""Log noisy expected hypervolume improvement of calibrated models, with cached roots.
 
-    The value is the log of the expected increase of the hypervolume that the evaluated points
-    dominate, above a reference point, under joint samples of the calibrated posteriors. All
-    objectives are maximised. Arguments are the same as in BoTorch's
-    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei], and so are
-    values for the same samples; see `qLogCalibratedNoisyExpectedImprovement`.
+    The value is the logarithm of the expected increase of the hypervolume that the evaluated points
+    dominate above a reference point. The expectation is over joint samples of the posteriors.
+    All objectives are maximised. Arguments, and values for the same samples, are the same as in
+    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]. See
+    also `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
         model: A `CalibratedModelList`, or a BoTorch model.

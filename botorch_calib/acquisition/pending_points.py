@@ -1,4 +1,4 @@
-"""Acquisition functions with points under evaluation, and fantasies of pending outcomes."""
+"""`PendingPoints`, a base class of acquisition functions, and models conditioned on fantasies."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ from botorch_calib.models.wrapper import batch_shape_of
 
 
 class PendingPoints(AcquisitionFunction):
-    """Base class: ``X_pending`` may be set by a method or as an attribute, since BoTorch does both.
+    """Base class of acquisition functions that support points under evaluation.
 
+    ``X_pending`` can be set by `set_X_pending` or as an attribute, since BoTorch does both.
     ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
-    points one after another and then evaluate all, ``q x d``, together. The value is then the sum
-    over the points, each evaluated with the earlier ones pending, and without a gradient.
+    points one after another and then evaluate all of them together, as ``q x d``. The result is
+    then the sum over the points, where each point is evaluated with the earlier points pending. If
+    values are logarithms, the result is the logarithm of the sum. It has no gradient.
     """
 
     _X_pending: Tensor | None = None
     _log = False  # whether values are logarithms
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values ``b`` at ``b x 1 x d``, or the value ``1`` of the chosen points ``q x d``."""
+        """Values ``b`` at points ``b x 1 x d``, or one value, of shape 1, for points ``q x d``."""
         if X.dim() != 2 or len(X) == 1 or X.requires_grad:
             values: Tensor = super().__call__(X)
             return values
@@ -67,30 +69,32 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Set the points under evaluation, ``n x d`` or None, which replace earlier ones.
+        """Set the points under evaluation, ``n x d``, or clear them if ``X_pending`` is None.
 
         Raises:
-            UnsupportedError: If the model does not support pending points; nothing changes then.
+            UnsupportedError: If the model does not support pending points. The state is unchanged.
         """
         self.X_pending = X_pending
 
     @abstractmethod
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Account for finite points ``n x d``, or None; an error must leave the state unchanged."""
+        """Adapt the state to finite points ``n x d`` or None; an error must leave it unchanged."""
 
 
 @torch.no_grad()
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
-    """Models conditioned on outcomes at pending points, drawn from the models with a fixed seed.
+    """Condition each model on ``num_fantasies`` draws of its outcomes at pending points.
 
-    The models have one output and no batch dimensions; the batch of the results is the fantasies.
+    Each model must have one output and no batch dimensions. The batch dimension of the results
+    contains the fantasies. The seed of the draws is fixed.
     """
-    # One quasi-random sequence serves all models, so that the outcomes are independent. Separate
-    # sequences correlate by 0.3 to 0.9 for any seeds, since scrambling keeps the order of points.
+    # All models share one quasi-random sequence, so that outcomes of different models are
+    # independent. Separate sequences have correlations of 0.3 to 0.9 for any seeds, since
+    # scrambling keeps the order of points.
     parts = []
     for model in models:
         X = _checked(model, X_pending)
-        with as_in_training(observed_process(model)):  # `fantasize` draws outcomes in this way
+        with as_in_training(observed_process(model)):  # as `fantasize` does for its draws
             parts.append((model, X, model.posterior(X, observation_noise=True)))
     sizes = [posterior.base_sample_shape.numel() for *_, posterior in parts]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
@@ -104,7 +108,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
 
 def _checked(model: Model, X_pending: Tensor) -> Tensor:
-    """The points with all columns of the model, including the task; checks the model as well."""
+    """Check the model and the points; return the points with all columns, including the task."""
     if batch_shape_of(model):
         raise UnsupportedError(
             "`X_pending` needs a model without batch dimensions. For an ensemble, use a Monte "

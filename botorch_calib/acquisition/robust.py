@@ -40,11 +40,11 @@ from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 
 class ContextRobustFunction(PendingPoints, ABC):
-    """Base class: the worst case of a contextual function over an ambiguity set.
+    """Base class of acquisition functions that take a worst case over an ambiguity set.
 
-    A subclass implements `_build`, which makes the function for each evaluation. Pending points are
-    not supported, as their contexts are unknown. For the arguments see
-    `RobustUpperConfidenceBound`; ``model`` may be None.
+    A subclass implements `_build`, which returns the function ``u(x, c)`` for each evaluation.
+    Pending points are not supported, as their contexts are unknown. `RobustUpperConfidenceBound`
+    explains the arguments. ``model`` may be None.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class ContextRobustFunction(PendingPoints, ABC):
     def worst_case_weights(self, X: Tensor) -> Tensor:
         """The worst distributions of the context at decisions ``b x 1 x d_x``.
 
-        The result contains probabilities ``b x M`` of the atoms ``self.contexts.points``. The
-        expectation under these probabilities is the value. If several distributions are worst, the
-        result is one of them.
+        The result contains probabilities ``b x M`` of the atoms ``self.contexts.points``. The value
+        of the acquisition function is the expectation under these probabilities. If several
+        distributions attain the worst case, the result is one of them.
 
         Raises:
-            UnsupportedError: If no distribution attains the set's bound, as for
-                ``WassersteinBall(method="lipschitz")``. Methods ``"exact"`` attain their bounds.
+            UnsupportedError: If the set computes a bound without a distribution that attains it, as
+                ``WassersteinBall(method="lipschitz")`` does.
         """
         contexts = self._contexts_at(X)
         values = self.contextual_function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
@@ -90,10 +90,10 @@ class ContextRobustFunction(PendingPoints, ABC):
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
-        """The terms of a `WassersteinBall` with ``method="lipschitz"``, for `optimize_robust`.
+        """Return the terms of the Lipschitz bound, for `optimize_robust`, or None without a bound.
 
-        The result is None for other sets. ``bounds``, ``2 x d_x``, determine the number of
-        columns, the precision and the device.
+        Only a `WassersteinBall` with ``method="lipschitz"`` and a positive radius has this bound.
+        ``bounds``, ``2 x d_x``, determine the number of columns, the dtype and the device.
         """
         ball = self.ambiguity
         if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
@@ -116,7 +116,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         )
 
     def _contexts_at(self, X: Tensor) -> ContextDistribution:
-        """Check the width of decisions ``... x d_x``; returns the contexts in their precision."""
+        """Check the width of decisions ``... x d_x``; return contexts in their dtype and device."""
         if self.num_columns is not None:
             width = self.num_columns - self.contexts.points.shape[-1]
             if X.shape[-1] != width:
@@ -129,13 +129,13 @@ class ContextRobustFunction(PendingPoints, ABC):
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
     def contextual_function(self, X: Tensor) -> ContextualFunction:
-        """The function of decisions ``... x d_x`` and contexts whose worst case is taken."""
+        """Build the function ``u(x, c)`` for decisions ``X``, ``... x d_x``."""
         width = self.num_columns or X.shape[-1] + self.contexts.points.shape[-1]
         return self._build(self._columns(width))
 
     @abstractmethod
     def _build(self, columns: Columns) -> ContextualFunction:
-        """Make the function whose worst case is taken."""
+        """Build the function ``u(x, c)`` for the given columns of decisions and contexts."""
 
 
 class RobustAcquisition(ContextRobustFunction):
@@ -146,19 +146,19 @@ class RobustAcquisition(ContextRobustFunction):
         >>> quantile = CalibratedUpperConfidenceBound(model, level=0.9)
         >>> acqf = RobustAcquisition(quantile, TotalVariationBall(0.1), contexts)
 
-    Expectations are of the function's values, without a transform. If the values are logarithms,
-    this is a cautious average: contexts without a chance of improvement dominate it.
+    The expectation is of the function's values even if they are logarithms. Contexts in which
+    improvement is very unlikely then dominate the expectation.
 
     Args:
-        acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
-            needs gradients, the slope of their norm is computed by finite differences. For
-            BoTorch's Monte Carlo functions, whose curvature is too large, it is computed by
-            differentiating twice if possible.)
+        acquisition: The function to be maximised. It maps ``N x 1 x d`` to values ``N``, and each
+            value depends on one row only. (If the set needs gradients, derivatives of their norm
+            are computed by finite differences. BoTorch's Monte Carlo functions vary too fast for
+            finite differences, so they must be differentiable twice.)
         ambiguity, contexts: See `RobustUpperConfidenceBound`.
 
     Raises:
         UnsupportedError: If ``acquisition`` is not an acquisition function, if its model is a batch
-            of models, or if a schedule needs a number of observations that the model does not have.
+            of models, or if the set has a schedule and the number of observations is unknown.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class RobustAcquisition(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         scale = None
-        if not isinstance(self.acquisition, MCSamplerMixin):  # samples vary on a smaller scale
+        if not isinstance(self.acquisition, MCSamplerMixin):  # Monte Carlo values vary faster
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
             scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
@@ -190,13 +190,16 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     The bound is ``mu + sqrt(beta) sigma``, with ``beta`` as in BoTorch. It has a closed form for
     exact Gaussian processes with a stationary radial kernel (see
-    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
-    `CalibratedModel` or both. For other models it is computed from the posterior.
+    `botorch_calib.robust.gp.stationary_gp.is_stationary`). The process may also be inside a
+    `CensoredDelayModel`, a `CalibratedModel` or both. For other models the bound is computed from
+    the posterior.
 
-    The methods in the paper [Micheli2025wdrbo] are, with ``beta=2.25``:
+    With ``beta=2.25``, these sets give the methods in the paper [Micheli2025wdrbo]:
 
-    * WDRBO: ``WassersteinBall(radius, "lipschitz")``; ERBO: the same with radius 0.
-    * SBO-KDE: ERBO with `ContextDistribution.kde`; DRBO-KDE: the same with `TotalVariationBall`.
+    * WDRBO: ``WassersteinBall(radius, "lipschitz")``.
+    * ERBO: ``WassersteinBall(0.0, "lipschitz")``.
+    * SBO-KDE: the set of ERBO, with contexts from `ContextDistribution.kde`.
+    * DRBO-KDE: `TotalVariationBall`, with contexts from `ContextDistribution.kde`.
     * StableOpt: `WorstCase`.
 
     Args:
@@ -204,15 +207,16 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         beta: Factor of the variance, at least 0; a number or a tensor with one element.
         ambiguity: The set of distributions of the context. A schedule of its radius is evaluated in
             the constructor, at the model's number of observations, without pending points.
-        contexts: The centre of the set. Either a `ContextDistribution`, which also defines the
-            columns of contexts and the points at which a Lipschitz constant is computed; or
-            observed contexts ``n x d_c``, in the last columns, for their empirical distribution.
-        maximize: If False, the worst case of ``-mu + sqrt(beta) sigma``.
-        posterior_transform: Affine transform of the outcome; with it there is no closed form.
+        contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
+            which define an empirical distribution. Observed contexts belong to the last columns of
+            the model's inputs. A `ContextDistribution` can name other columns, and points at which
+            a Lipschitz constant is computed.
+        maximize: If False, the bound is ``-mu + sqrt(beta) sigma``.
+        posterior_transform: Affine transform of the outcome. The closed form does not support it.
 
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
-            if a schedule needs a number of observations that the model does not have.
+            if the set has a schedule and the number of observations is unknown.
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, WassersteinBall(0.1), contexts)
@@ -249,20 +253,21 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     """Wasserstein distributionally robust upper confidence bound [Micheli2025wdrbo, eq. 13].
 
     The value is ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu +
-    sqrt(beta) sigma``. If the maximum is over all contexts, it is a lower bound of the expectation
-    of ``u`` under any distribution within the radius, in the Wasserstein distance of order 1. The
-    class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``. (The
-    paper's factor multiplies ``sigma``, so its factor 1.5 is ``beta=2.25``. Its code omits the
-    second term from the gradient.)
+    sqrt(beta) sigma``. If the maximum is over all contexts, the value is a lower bound of the
+    expectation of ``u`` under any distribution within the radius, in the Wasserstein distance of
+    order 1. The class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius,
+    method="lipschitz")``. (The paper's factor multiplies ``sigma``, so the factor 1.5 in the paper
+    is ``beta=2.25``. The paper's code omits the second term from the gradient.)
 
     Args:
         model, beta, maximize, posterior_transform: See `RobustUpperConfidenceBound`.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
         contexts: The centre of the ball, see `RobustUpperConfidenceBound`.
-        lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm; they cost a
-            second evaluation. Default: the Lipschitz points of ``contexts`` if it has any, or else
-            all atoms. If atoms are samples, the value may then exceed the worst case.
+        lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm, which then
+            needs a second evaluation of the model (default: the Lipschitz points of ``contexts``,
+            or its atoms if it has none). If the atoms are samples, the value may exceed the worst
+            case.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
@@ -290,7 +295,7 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
 
 
 def refuse_pending(name: str, X_pending: Tensor | None) -> None:
-    """Raise ``UnsupportedError`` if there are pending points; ``name`` is for the message."""
+    """Raise ``UnsupportedError`` if there are pending points; the message contains ``name``."""
     if X_pending is not None and X_pending.numel():
         raise UnsupportedError(
             f"{name} does not support `X_pending`, which lacks the contexts. Instead condition the "
@@ -300,7 +305,7 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
 
 
 def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:
-    """The set; if it has a schedule, the set at the model's number of observations."""
+    """Return the set, with a scheduled radius evaluated at the model's number of observations."""
     if not ambiguity.is_scheduled:
         return ambiguity
     inputs = raw_train_inputs(observed_process(model))  # without pending points

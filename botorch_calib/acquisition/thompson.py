@@ -35,8 +35,9 @@ from botorch_calib.models.requirements import scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
-# Added to the diagonal of a covariance matrix, in units of the largest variance. It usually makes
-# the rounded matrix positive definite. The noise is 3e-5 of the largest standard deviation.
+# Number added to the diagonal of a covariance matrix, as a fraction of the largest variance. It
+# usually makes the rounded matrix positive definite. The added noise has a standard deviation of
+# 3e-5 times the largest one.
 JITTER = 1e-9
 
 
@@ -45,14 +46,16 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     The value is one draw from ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
     ``f`` from the model's posterior. Each query needs a new instance with a new ``seed``. Without a
-    window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a model that
-    ignores pending points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
+    window ``nu = sqrt(beta)``, and with ``beta = 1`` this is ordinary Thompson sampling. It is then
+    called asy-TS for a model that ignores pending points, and GP-BTS for a `CensoredDelayModel`
+    with ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a differentiable function, made by pathwise conditioning,
-    with a prior of 1024 random features. Over ``choices`` it is an exact joint draw.
+    On a continuous domain the draw is a differentiable function. It is made by pathwise
+    conditioning of a prior draw with 1024 random features. Over ``choices`` the draw is an exact
+    joint draw.
 
     With a calibrated model ``nu`` widens the distribution about its mean. The proof that ``nu``
-    covers the bias of censoring is for Gaussian processes only.
+    covers the bias of censoring applies to Gaussian processes only.
 
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain it must
@@ -68,9 +71,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         maximize: If False, the value is minus the draw.
 
     Raises:
-        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble, does
-            not accept ``X_pending``, or has no pathwise draws and there are no ``choices``.
-        InputDataError: If it is evaluated at a point that is not one of ``choices``.
+        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble, or
+            does not accept ``X_pending``. Without ``choices``, if it has no pathwise draws.
+        InputDataError: If the function is evaluated at a point that is not one of ``choices``.
 
     Example:
         >>> model = CensoredDelayModel(gp, X_pending=torch.rand(3, 2).double(), censor_value=-2.0)
@@ -120,7 +123,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         if self._path is not None:
-            # Paths are fast to evaluate at all points as one set.
+            # A path is evaluated faster at one set of all points than at a batch of sets.
             draw = self._path(X.reshape(-1, X.shape[-1])).view(*X.shape[:-2], -1)
             check_one_value_each(draw.shape[-1], X, type(self).__name__)
             draw = draw.squeeze(-1)
@@ -143,18 +146,19 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
 @torch.no_grad()
 def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
-    """Draw one function from the posterior by pathwise conditioning, widened by ``nu``.
+    """Draw one function from the posterior, with deviations from the mean multiplied by ``nu``.
 
-    The function maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
-    (Wilson et al., Pathwise conditioning of Gaussian processes, JMLR 2021.) Multiplying the prior
-    covariance and the noise variance by ``nu^2`` leaves the posterior mean unchanged, and
-    multiplies deviations from it by ``nu``. A calibrated model has no such prior: its draw is
-    widened about the calibrated mean.
+    The function maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome. It is
+    drawn by pathwise conditioning (Wilson et al., Pathwise conditioning of Gaussian processes, JMLR
+    2021). If the prior covariance and the noise variance are multiplied by ``nu^2``, the posterior
+    mean is unchanged, and deviations from it are multiplied by ``nu``. For a calibrated model,
+    which has no such prior, deviations of the draw from the calibrated mean are multiplied.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
-    # For a calibrated model the function registered with BoTorch copies the process.
+    # For a calibrated model, `draw_matheron_paths` calls a function of this package, which copies
+    # the hyperparameters of the process itself.
     drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
 
     def weights(shape: Size) -> Tensor:
@@ -178,7 +182,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
 
 class _Widened(Module):
-    """A function drawn from a calibrated model, with deviations from the mean times ``nu``."""
+    """A draw from a calibrated model, with deviations from the mean multiplied by ``nu``."""
 
     nu: Tensor
 
@@ -193,7 +197,7 @@ class _Widened(Module):
 
 
 def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
-    """Conditions prior draws on data, with draws and noise scaled by ``nu``.
+    """Return a function that conditions prior draws on data; draws and noise are scaled by ``nu``.
 
     The covariance is factored once.
     """
@@ -209,12 +213,12 @@ def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
 
 @torch.no_grad()
 def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
+    """Return the posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
     if type(posterior) is not GPyTorchPosterior:
         with random_stream(seed, X.device), warnings.catch_warnings():
-            # Points close to each other need jitter, which has no visible effect.
+            # GPyTorch warns of the jitter that close points need. The jitter has no visible effect.
             warnings.simplefilter("ignore", NumericalWarning)
             return mean, posterior.rsample(Size([1])).squeeze(0).squeeze(-1)
     covariance = posterior.distribution.covariance_matrix.double()
@@ -223,7 +227,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     if failed:  # the matrix of many close points may be indefinite despite the jitter
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
-    # On the CPU, so that numbers do not depend on the device
+    # Drawn on the CPU, so that the numbers do not depend on the device
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)

@@ -32,7 +32,7 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 
 class Calibrator(Module, ABC):
-    """The base class of calibrators. The state is in buffers of any length."""
+    """The base class of calibrators. The state consists of buffers whose lengths may change."""
 
     #: Cap of absolute quantiles, in predictive standard deviations. The true quantile may be larger
     #: than a learned quantile that has reached the cap.
@@ -49,9 +49,9 @@ class Calibrator(Module, ABC):
     def predictive_at_pairs(
         self, Z: Tensor, columns: list[int], others: list[int]
     ) -> PiecewisePredictive:
-        """`predictive` at a grid of inputs ``Z``, ``b x M x d``, once differentiable.
+        """The result of `predictive` at a grid of inputs ``Z``, ``b x M x d``, once differentiable.
 
-        The ``columns`` of ``Z`` vary along ``b`` only, and the ``others`` along ``M`` only.
+        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
         """
         return self.predictive(Z)
 
@@ -61,12 +61,12 @@ class Calibrator(Module, ABC):
 
         Args:
             X: Inputs ``n x d`` in the base model's transformed space.
-            z: Residuals ``(y - mu) / sigma_y``, ``n``, each from a model that had not been given
-                this ``y``.
+            z: Residuals ``(y - mu) / sigma_y``, ``n``, each from a model that was not conditioned
+                on this ``y``.
 
         Returns:
-            The predictive distribution of each residual before it arrived, of batch shape ``n x
-            1``. These distributions are used to evaluate the calibrator.
+            The predictive distribution of each residual before the calibrator learned from it, of
+            batch shape ``n x 1``. These distributions are used to evaluate the calibrator.
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
@@ -91,7 +91,11 @@ class Calibrator(Module, ABC):
 
     @property
     def num_needed(self) -> int:
-        """Number of residuals in which the rarest event of the distribution is expected once."""
+        """Number of residuals in which the rarest event is expected to occur once.
+
+        The events are scores below and scores above each learned threshold. The number is 0 if the
+        calibrator learns no thresholds.
+        """
         return 0
 
     def extra_repr(self) -> str:
@@ -110,7 +114,7 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
 
 
 class NoCalibration(Calibrator):
-    """Leaves the base model's predictive distribution unchanged, and learns nothing.
+    """A calibrator that leaves the predictive distribution unchanged, and learns nothing.
 
     With it, a `CalibratedModel` adds quantiles, probabilities and closed forms to a model such as
     an ensemble. In comparisons it is the method without calibration.
@@ -164,7 +168,7 @@ class TrackedCalibrator(Calibrator):
 
     @abstractmethod
     def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Quantiles ``n x M`` at raw thresholds, the observed values ``n``, and levels ``M``."""
+        """Quantiles ``n x M`` for raw thresholds, values ``n`` to compare, and levels ``M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return self._stated(self.tracker.threshold(X))
@@ -195,8 +199,8 @@ class TrackedCalibrator(Calibrator):
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
         """Warn once if values exceed capped quantiles more often than the levels allow.
 
-        The method bets against the levels, as `CalibrationAlarm` does. If the levels are right, it
-        warns with a probability of at most 5 %.
+        The test is a betting martingale for each level, as in `CalibrationAlarm`. If a level is
+        correct, the probability of a warning for it is at most 5 %.
         """
         cap, above = self.max_width, quantiles > 0.0
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):

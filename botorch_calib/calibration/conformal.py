@@ -21,28 +21,31 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 class LocalizedConformal(TrackedCalibrator):
     r"""Localized online conformal prediction (LOCBO) [Kim2024locbo, sections IV-B and IV-C].
 
-    The distribution of an observation has the mass ``1 - alpha`` spread evenly over a conformal
-    interval ``|z| <= w(x)``, and normal tails outside the interval. ``w`` is learned online.
+    The predictive distribution spreads the mass ``1 - alpha`` evenly over a conformal interval
+    ``|z| <= w(x)``, and has normal tails outside the interval. ``w`` is learned online.
 
     **Guarantee.** For any sequence of observations, the share outside the interval converges to
-    ``alpha``. After ``T`` residuals, one at a time, it differs from ``alpha`` by at most
-    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this bound is
-    0.19 for ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as
-    large. It holds while the required width is between 1e-3 and ``score.max_width`` standard
-    deviations. A ``CalibrationWarning`` is issued once if residuals exceed the cap too often.
+    ``alpha``. After ``T`` residuals, learned one at a time, the share differs from ``alpha`` by at
+    most ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this bound
+    is 0.19 for ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as
+    large. The guarantee holds while the required width is between 1e-3 and ``score.max_width``
+    standard deviations. A ``CalibrationWarning`` is issued once if residuals exceed the cap too
+    often.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
         lengthscale: Lengthscale of the localization, in the base model's transformed input space:
-            in units of the unit cube under ``Normalize``. Several numbers, or ``"auto"``, are mixed
-            online by their performance (see `AggregatedQuantileTracker`).
-        scale: Strength of localization ``k(x, x)``; several numbers are mixed (default: 1).
-        step_size: First step of the learner; several numbers are mixed (default: 0.05).
-        step_decay: Exponent of the decay of steps (default: 0, or 0.3 if settings are mixed).
+            in units of the unit cube under ``Normalize``. For several numbers, or ``"auto"``, one
+            learner for each setting is run, and the learners' thresholds are averaged with weights
+            for their performance (see `AggregatedQuantileTracker`).
+        scale: Strength of localization ``k(x, x)``, one or several numbers (default: 1).
+        step_size: First step of the learner, one or several numbers (default: 0.05, or 0.05, 0.1
+            and 0.2 if any setting is several numbers or ``"auto"``).
+        step_decay: Exponent of the decay of steps (default: 0 for one learner, 0.3 for several).
         regularization: Rate at which local corrections decay.
         score: Scale on which the interval is learned; ``score.max_width`` caps the half-width. The
             default, ``RationalScore()``, resolves half-widths up to 50 standard deviations, for
-            badly overconfident models. ``GaussianScore()``, with a cap of 3.4, is from the papers.
+            badly overconfident models. The papers use ``GaussianScore()``, with a cap of 3.4.
         tails: The normal tails outside the interval: ``"stretched"`` scales them with the width of
             the interval; ``"gaussian"`` keeps the scale of the model.
 

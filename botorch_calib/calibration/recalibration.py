@@ -1,4 +1,4 @@
-"""`QuantileRecalibrator`: all quantiles recalibrated, globally or locally (OCBO, OCBO-L)."""
+"""`QuantileRecalibrator`: recalibrates all quantiles, globally (OCBO) or locally (OCBO-L)."""
 
 from __future__ import annotations
 
@@ -27,38 +27,37 @@ NUM_LEVELS = 19
 class QuantileRecalibrator(TrackedCalibrator):
     r"""Recalibrates all quantiles of a distribution, globally or locally [Deshpande2024].
 
-    The distribution of an observation is given by its quantiles at ``levels``. They are learned so
-    that a fraction ``p_j`` of the observations is at or below the ``p_j``-quantile. Between levels
+    The distribution of an observation is given by its quantiles at ``levels``. Each quantile is
+    learned so that a fraction ``p_j`` of the observations is at or below it. Between levels
     the distribution follows the Gaussian model: its cdf is a linear function of the model's cdf
     (the paper's interpolation). Thresholds of neighbouring levels may cross. They are sorted when a
     distribution is built (monotone rearrangement), and remain unsorted in the learner. (The paper's
     Lemma 4 overlooks that outcomes depend on the level.)
 
-    With ``method="online"`` residuals must be in the order of observation, each one step ahead
-    (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds ``|frequency - p_j| <=
-    tracker.coverage_bound(T)`` then holds for any residuals. This is the paper's Theorem 3, with
-    the sign of its update corrected. Sorting exchanges the outcomes of levels that cross. So for
-    the sorted quantiles only the sum over the levels is bounded: an adversary that makes two levels
-    cross all the time can make each of them wrong.
+    With ``method="online"`` residuals must be in the order of observation, and each residual must
+    be from a prediction that was made before its observation (`CalibratedModel.from_history` or
+    ``observe``). Then ``|frequency - p_j| <= tracker.coverage_bound(T)`` holds at the *raw*
+    thresholds for any residuals. This is the paper's Theorem 3, with the sign of its update
+    corrected. Sorting exchanges the outcomes of levels that cross. So for the sorted quantiles only
+    the sum over the levels is bounded: an adversary that makes two levels cross all the time can
+    make the frequency of each level wrong.
 
     With ``method="exact"`` the residuals are a calibration set in any order, such as leave-one-out
     residuals (the paper's Algorithm 4).
 
     Args:
         levels: Increasing levels in (0, 1) (default: 19 levels, 0.05 to 0.95).
-        lengthscale: See `LocalizedConformal`; infinity is the paper's OCBO, and a number is its
-            localized form (OCBO-L).
-        scale: Strength of the localization; several numbers are mixed.
-        step_size: First step of the learner; several numbers are mixed (default: 0.05).
-        step_decay: Exponent of the decay of steps (default: 0, or 0.3 if settings are mixed).
-        regularization: Rate at which local corrections decay.
+        lengthscale: See `LocalizedConformal`. Infinity gives the paper's OCBO, and a finite number
+            gives its localized form (OCBO-L).
+        scale, step_size, step_decay, regularization: See `LocalizedConformal`.
         method: ``"online"`` or ``"exact"``. With ``"exact"``, ``lengthscale`` and ``step_size`` are
             single numbers, and ``scale``, ``step_decay`` and ``regularization`` are not available.
         score: Scale on which quantiles are learned; ``score.max_width`` caps their absolute values.
-            ``RationalScore()``, or ``GaussianScore()`` for the paper's PIT.
-        tails: ``"stretched"`` scales the normal pieces, about the model's mean, with the distance
-            between the outermost learned quantiles; ``"gaussian"`` keeps the scale of the model, as
-            in the paper. Default: ``"stretched"``, or ``"gaussian"`` for a single level.
+            The paper uses the PIT, which is ``GaussianScore()``.
+        tails: Scale of the normal pieces of the distribution. ``"stretched"`` scales them about the
+            model's mean, with the distance between the outermost learned quantiles. ``"gaussian"``
+            keeps the scale of the model, as in the paper. Default: ``"stretched"``, or
+            ``"gaussian"`` for a single level.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, QuantileRecalibrator([0.1, 0.5, 0.9]))
@@ -136,8 +135,8 @@ class QuantileRecalibrator(TrackedCalibrator):
         """The position of ``level`` among the `levels`, or None if it is not one of them."""
         gaps = [abs(own - level) for own in self._level_values]
         index = min(range(len(gaps)), key=gaps.__getitem__)
-        # Relative to the smaller tail, so that extreme levels are not confused; distinct levels
-        # differ by at least the rounding unit of their precision.
+        # The tolerance is relative to the smaller tail, so that extreme levels are not confused,
+        # but at least the machine epsilon of the levels.
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 

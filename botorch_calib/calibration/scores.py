@@ -1,4 +1,4 @@
-"""Conformity scores: monotone maps from residuals, in predictive deviations, to [0, 1]."""
+"""Conformity scores: monotone maps from residuals, in predictive standard deviations, to [0, 1]."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SQRT_HALF = math.sqrt(0.5)
 def pit(z: Tensor) -> Tensor:
     """Probability integral transform ``Phi(z)`` of residuals, of the shape of ``z``.
 
-    It is uniform on [0, 1] if the model is calibrated. In the upper tail it is rounded to the
-    precision of numbers near 1.
+    The transform is uniform on [0, 1] if the model is calibrated. In the upper tail it has only the
+    absolute precision of numbers near 1.
 
     Example:
         >>> pit(torch.tensor([0.0]))
@@ -36,9 +36,9 @@ def pit(z: Tensor) -> Tensor:
 def two_sided_p_value(z: Tensor) -> Tensor:
     """Conformity score ``2 Phi(-|z|)`` (LOCBO eq. 26) of residuals, of the shape of ``z``.
 
-    It is accurate for large ``|z|`` too. Conforming observations have large scores: LOCBO's
-    prediction set is ``s >= lambda`` (eq. 25), although its text calls ``s`` a score of
-    non-conformity.
+    The score is accurate for large ``|z|`` too. Conforming observations have large scores: LOCBO's
+    prediction set is ``s >= lambda`` (eq. 25), although the text of the paper calls ``s`` a score
+    of non-conformity.
 
     Example:
         >>> two_sided_p_value(torch.tensor([0.0]))
@@ -51,11 +51,12 @@ def two_sided_p_value(z: Tensor) -> Tensor:
 class Score(ABC):
     """A monotone map between residuals ``z`` and [0, 1], for intervals and for quantiles.
 
-    The online guarantee holds for any score with values in [0, 1]; the choice of the score
+    The online guarantee holds for any score with values in [0, 1]. The choice of the score
     determines the resolution of wide intervals. Interval methods track one quantile of the score of
-    ``|z|``, at `two_sided_level`, and convert it by `half_width`. Recalibration tracks quantiles of
-    the score of ``z`` at each level, and converts them by `knots`. For raw thresholds outside [0,
-    1], half-widths and knots are at their bounds, with zero gradient.
+    ``|z|``, at the level `two_sided_level`, and convert it to a half-width by `half_width`.
+    Recalibration tracks one quantile of the score of ``z`` for each level, and converts these
+    quantiles to quantiles of ``z`` by `knots`. For raw thresholds outside [0, 1], half-widths and
+    knots are at their bounds, with zero gradient.
 
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard deviations,
@@ -103,7 +104,7 @@ class Score(ABC):
 
     @abstractmethod
     def knots(self, theta: Tensor) -> Tensor:
-        """Quantiles for raw signed thresholds ``theta``, of the same shape.
+        """Quantiles of ``z`` for raw signed thresholds ``theta``, of the same shape.
 
         They increase with ``theta`` and are clamped to ``[-max_width, max_width]``, with zero
         gradient at the bounds.
@@ -128,7 +129,7 @@ class GaussianScore(Score):
     grows = False
 
     def two_sided(self, z: Tensor) -> Tensor:
-        """``2 Phi(-|z|)``, tracked at ``alpha``: a score up to the threshold is a miss."""
+        """``2 Phi(-|z|)``, tracked at level ``alpha``: scores up to the threshold are misses."""
         return two_sided_p_value(z)
 
     def signed(self, z: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ class GaussianScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
-        # Phi^-1 keeps all digits near 0; Phi^-1(1 - theta / 2) would lose them.
+        # Phi^-1(theta / 2) keeps all digits for theta near 0; Phi^-1(1 - theta / 2) loses them.
         return -_normal_quantile(0.5 * theta, -self.max_width, -MIN_HALF_WIDTH)
 
     def knots(self, theta: Tensor) -> Tensor:
@@ -147,7 +148,7 @@ class GaussianScore(Score):
 
 @dataclass(frozen=True)
 class RationalScore(Score):
-    """``|z| / (1 + |z|)`` and its signed form ``(1 + z / (1 + |z|)) / 2``.
+    """The score ``|z| / (1 + |z|)``, and its signed form ``(1 + z / (1 + |z|)) / 2``.
 
     The score resolves any width: a change ``d`` of the threshold changes a half-width ``w`` by ``d
     (1 + w)^2``. It increases with ``|z|``, so the tracked level of intervals is ``1 - alpha``.
@@ -163,7 +164,7 @@ class RationalScore(Score):
     max_width: float = 50.0
 
     def two_sided(self, z: Tensor) -> Tensor:
-        """``|z| / (1 + |z|)``, tracked at ``1 - alpha``: a score up to the threshold is covered."""
+        """``|z| / (1 + |z|)``, tracked at ``1 - alpha``: scores up to the threshold are covered."""
         return _softsign(z.abs())
 
     def signed(self, z: Tensor) -> Tensor:
@@ -192,8 +193,8 @@ def _softsign(z: Tensor) -> Tensor:
 
 def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor:
     """``c / (most - |c|)``, clamped to ``[low, high]``."""
-    # At the least denominator the quotient is beyond its bound. The derivative of `hardtanh` is a
-    # single operation.
+    # The quotient at the smallest denominator is beyond its bound. The clamps are `hardtanh`, whose
+    # derivative is a single operation.
     least = most * min(torch.finfo(c.dtype).eps, 0.5 / high)
     return hardtanh(c / hardtanh(most - c.abs(), least, most), low, high)
 

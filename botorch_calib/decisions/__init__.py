@@ -1,4 +1,4 @@
-"""Decisions that use stated probabilities: chance constraints, and the search they allow."""
+"""Decisions based on predicted probabilities: chance constraints and constrained search."""
 
 from botorch_calib.decisions.budget import objective_coverage_bound
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion

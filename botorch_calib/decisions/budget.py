@@ -17,15 +17,15 @@ from botorch_calib._validation import check_nonnegative, check_open_unit
 
 #: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
-# The largest relief, in rounds without a certified point, and the smallest excess, which limits
-# what rounds without a violation earn.
+# `MOST_RELIEF` is the largest relief, in rounds without a certified point. `LEAST_EXCESS` is the
+# smallest excess, so that many rounds without a violation do not make the quantiles too narrow.
 MOST_RELIEF, LEAST_EXCESS = 7, -2.0
 #: The smallest share of violations that a level may allow, well above the rounding of doubles.
 LEAST_SHARE = 1e-12
 
 
 def check_level(level: float) -> float:
-    """The level, if it lies in (0, 1) and far enough from 1 for double precision."""
+    """Return the level; raise unless it is in (0, 1), far enough from 1 for double precision."""
     if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
         raise InputDataError(
             f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: quantiles of a "
@@ -35,7 +35,7 @@ def check_level(level: float) -> float:
 
 
 class Decision(NamedTuple):
-    """The part of a decision that enters the account; None while the outcome is pending."""
+    """A decision as an entry of the account. A flag is None while the outcome is pending."""
 
     certified: bool
     violated: bool | None  # whether the outcome violated a limit
@@ -53,9 +53,9 @@ class Account(NamedTuple):
 
     num_certified: int = 0  # T
     num_violations: int = 0  # V
-    num_outstanding: int = 0  # certified, with the outcome pending
-    excess: float = 0.0  # E, violations minus the stated share of certified rounds
-    relief: int = 0  # r / 0.1, raised by rounds without a certified point
+    num_outstanding: int = 0  # certified points with pending outcomes
+    excess: float = 0.0  # violations minus the stated share of certified rounds
+    relief: int = 0  # raised by rounds without a certified point
 
     @classmethod
     def of(
@@ -65,12 +65,13 @@ class Account(NamedTuple):
         size: float = SIZE,
         least: float = LEAST_EXCESS,
     ) -> Account:
-        """The account of decisions, in the order of the decisions.
+        """Return the account of ``decisions``, given in the order in which they were made.
 
         With a stated ``share`` of violations, a certified round adds ``1 - share`` to the excess if
-        the outcome violated a limit, and subtracts ``share`` otherwise, down to ``least``. An
+        the outcome violated a limit, and subtracts ``share`` if it did not, down to ``least``. An
         uncertified round subtracts ``share`` from a positive excess if the outcome was within the
-        deciding quantile. It also adds to the relief while the excess is below ``size / 2``.
+        deciding quantile. The relief grows by 1 in uncertified rounds while the excess is below
+        ``size / 2``, and falls by 1 in certified rounds.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -95,7 +96,7 @@ class Budget(NamedTuple):
 
         ``V + p - alpha T < size``.
 
-    **Bound.** Of the first ``T`` certified points at most ``alpha T + size + level`` violate a
+    **Bound.** At most ``alpha T + size + level`` of the first ``T`` certified points violate a
     limit, for any model, choice of points and environment. Outcomes may arrive in any order, or
     never.
 
@@ -104,7 +105,7 @@ class Budget(NamedTuple):
     ``W_{T+1} <= W_T + 1 < alpha (T + 1) + size + level``.
 
     Args:
-        level: Stated probability that a point violates nothing.
+        level: Stated probability that a point violates no limit.
         size: Violations allowed beyond the stated share. Once they are spent, no further point is
             certified.
 
@@ -121,15 +122,15 @@ class Budget(NamedTuple):
 
     @property
     def _share(self) -> Fraction:
-        """``1 - level``, exact for the decimal number, since rounding errors would accumulate."""
+        """``1 - level`` as an exact decimal fraction, since rounding errors would accumulate."""
         return 1 - Fraction(repr(self.level))
 
     def allows(self, num_certified: int, num_at_stake: int) -> bool:
-        """Whether another point may be certified, with ``V + p`` violations at stake."""
+        """Whether another point may be certified; ``num_at_stake`` is ``V + p``."""
         return self.left(num_certified, num_at_stake) > 0
 
     def left(self, num_certified: int, num_at_stake: int) -> float:
-        """The remaining budget."""
+        """The remaining budget, ``size - (V + p) + alpha T``."""
         if math.isinf(self.size):
             return self.size
         return float(Fraction(self.size) - num_at_stake + self._share * num_certified)

@@ -22,20 +22,21 @@ from botorch_calib.models.surrogate import Surrogate
 
 
 class CertifiedSetExpansion(PendingPoints):
-    r"""Uncertainty of a constrained outcome at the border of the certified set.
+    r"""Uncertainty of a constrained outcome at the boundary of the certified set.
 
-    ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the outcomes, with the margin
-    ``m``, the standard deviations ``sigma`` of the noise-free value and ``s`` of an outcome, and
-    the mean ``u`` of ``s`` over the training inputs, which makes units irrelevant. An observation
-    far inside the set, or at a point with a known value, would not move the border. The maxima are
-    the expanders of SafeOpt (Sui et al., Safe exploration for optimization with Gaussian processes,
-    2015), which searches a grid. Maximise it over certified points, as
-    `optimize_chance_constrained` does with an ``expansion_share``.
+    The value is ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the outcomes ``i``.
+    Here ``m_i`` is the margin, and ``sigma_i`` and ``s_i`` are the standard deviations of the
+    noise-free value and of the outcome. Values do not depend on units, since ``u_i`` is the mean of
+    ``s_i`` over the training inputs. An observation far inside the set, or at a point with a known
+    value, would not move the boundary. The maxima are the expanders of SafeOpt (Sui et al., Safe
+    exploration for optimization with Gaussian processes, 2015), which searches a grid. Maximise the
+    function over certified points, as `optimize_chance_constrained` does with an
+    ``expansion_share``.
 
     Args:
         constraint: The constraint, on one outcome or several.
         X_pending: Points under evaluation, ``n x d``, with contexts if there are any. They lower
-            ``sigma`` and leave the margins as they are.
+            ``sigma_i`` and do not change the margins.
 
     Raises:
         UnsupportedError: If there are pending points and a model cannot be conditioned.
@@ -49,7 +50,7 @@ class CertifiedSetExpansion(PendingPoints):
         check_instance("constraint", constraint, ChanceConstraint)
         super().__init__(model=constraint.model)
         self.constraint = constraint
-        self.units = constraint.typical_deviations()  # the ``u_i`` of the class
+        self.units = constraint.typical_deviations()  # the ``u_i`` of the docstring
         self.set_X_pending(X_pending)
 
     def _account_for(self, X_pending: Tensor | None) -> None:
@@ -63,7 +64,7 @@ class CertifiedSetExpansion(PendingPoints):
             ]
 
     def _models(self) -> list[Any]:
-        """The present processes (`observe` replaces them), conditioned on the pending points."""
+        """The current processes, which `observe` replaces, conditioned on pending points."""
         if self._present != [*map(predicting_process, self.constraint.models.values())]:
             self._account_for(self.X_pending)
         return self._conditioned
@@ -111,7 +112,7 @@ def construct_inputs_certified_set_expansion(
 
 
 def _gaussian(model: Any) -> Any:
-    """The model without a calibrator, but with the same pending points."""
+    """Return the model without its calibrator, but with the same pending points."""
     if not isinstance(model, Surrogate):
         return model
     if not len(model.X_pending):

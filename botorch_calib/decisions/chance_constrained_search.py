@@ -2,7 +2,7 @@
 
 The certified set is unknown in advance, and may be tiny and of any shape. So the search first looks
 for certified points, by sampling and then by maximising the margin. It climbs from the best of
-these points, and certifies the result once more.
+these points, and checks once more that the result is certified.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, withou
 _RARE = 0.05
 # Fractions by which the end of a climb is moved back towards the certified start.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
-# Points, or pairs with contexts, that are evaluated at a time.
+# Number of points, or of pairs with contexts, that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -72,7 +72,7 @@ def optimize_chance_constrained(
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that a chance constraint certifies.
 
-    If no certified point is found, the result is the most promising point instead: it has the
+    If no certified point is found, the result is the most promising point instead, which has the
     largest `ChanceConstraint.optimism`.
 
     Args:
@@ -83,22 +83,22 @@ def optimize_chance_constrained(
         raw_samples: Number of sampled points. More samples find smaller certified sets.
         fixed_features: Fixed values, by column.
         inequality_constraints: Linear constraints on the point, as in ``optimize_acqf``:
-            ``(indices, coefficients, rhs)`` stands for
+            ``(indices, coefficients, rhs)`` means
             ``sum_i coefficients[i] x[indices[i]] >= rhs``.
-        choices: ``n x d``: choose among these points only.
-        expansion_share: Share of the decisions, in [0, 1), spread evenly, that maximise
-            `CertifiedSetExpansion` instead of ``acq_function``, to grow the certified set. With 0
-            the set grows as far as ``acq_function`` leads, which is usually far enough. Use about
-            0.2 if few safe points are known at the start and the optimum is far from them; such
-            rounds earn little otherwise.
+        choices: The points ``n x d`` to choose from, in place of a search within ``bounds``.
+        expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
+            instead of ``acq_function``, to grow the certified set. They are spread evenly. With 0,
+            the set grows only around points that ``acq_function`` selects, which usually suffices.
+            Use about 0.2 if few safe points are known at the start and the optimum is far from
+            them. Otherwise such decisions gain little.
         equality_constraints: Linear equality constraints, in the same form.
-        fixed_features_list: Replaces ``fixed_features`` by all combinations of discrete values, as
-            in ``optimize_acqf_mixed``. Each combination is searched, except combinations that the
+        fixed_features_list: Combinations of fixed values, as in ``optimize_acqf_mixed``, in place
+            of ``fixed_features``. Each combination is searched, except combinations that the
             linear constraints exclude.
 
     Returns:
-        The point ``1 x d``, the acquisition function's value there, a scalar, and whether the
-        constraint certifies it, as ``(candidate, value, certified)``.
+        A tuple ``(candidate, value, certified)``: the point ``1 x d``, the acquisition function's
+        value at this point (a scalar), and whether the constraint certifies the point.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
@@ -155,7 +155,7 @@ class Place(NamedTuple):
         return [Region.checked(self.bounds, fixed, *linear) for fixed in several]
 
     def checked_choices(self) -> Tensor:
-        """The choices ``n x d``, which exclude all arguments that describe a region."""
+        """Return the choices ``n x d``; raise if further arguments describe a region."""
         described = self.fixed_features, self.inequality_constraints, self.equality_constraints
         is_several = self.fixed_features_list is not None
         if self.bounds is not None or is_several or any(described):
@@ -173,9 +173,9 @@ class Place(NamedTuple):
 def best_certified(
     acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
 ) -> tuple[Tensor, bool]:
-    """The best certified point ``1 x d`` and True, or the most promising one and False.
+    """Return the best certified point ``1 x d`` and True, or the most promising one and False.
 
-    It raises the errors of `optimize_chance_constrained`.
+    The errors are the same as in `optimize_chance_constrained`.
     """
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
@@ -199,7 +199,7 @@ def best_certified(
 
 @contextmanager
 def repeated_points() -> Iterator[None]:
-    """Ignore the warning about jitter, which noisy improvement adds at points evaluated before."""
+    """Ignore the warning about jitter that noisy expected improvement adds at repeated points."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
         yield
@@ -257,8 +257,8 @@ def expands(share: float, num_decisions: int) -> bool:
     """Whether the next decision is one of the ``share`` of decisions that expand the certified set.
 
     The fractional parts of multiples of the golden ratio are spread evenly over [0, 1), and so are
-    the fractional parts of every second or third multiple. So the share is right for batches of any
-    size.
+    the fractional parts of every second or third multiple. So the share is the same if only every
+    second or third decision is counted, as in batches.
     """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
@@ -268,7 +268,7 @@ def expands(share: float, num_decisions: int) -> bool:
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> Tensor:
-    """Points ``b x 1 x d``, including the best certified one, or else the most promising one."""
+    """Points ``b x 1 x d`` that include the best certified or else the most promising point."""
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
@@ -284,7 +284,7 @@ def _search(
 
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
-    """Starting points and their margins: samples, training inputs and maximisers of the margin.
+    """Return starting points (samples, training inputs, maximisers of the margin) and margins.
 
     The margin is maximised only if few samples and training inputs are certified.
     """
@@ -303,13 +303,13 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
 
 
 def known_points(margin: LeastMargin, region: Region) -> Tensor:
-    """Training inputs within the region: at first no other points may be certified."""
+    """Training inputs ``n x 1 x d`` in the region, which may be the only certified points."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for inputs in [] if margin.constraint is None else margin.constraint.known_decisions():
         if inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
-    # Several outcomes are mostly observed at the same points.
+    # The models of several outcomes share most inputs.
     return torch.cat(known).unique(dim=0)
 
 
@@ -336,8 +336,8 @@ def _unit_of_values(
 ) -> Tensor:
     """The scale of the acquisition function over the region, since tolerances are absolute.
 
-    The larger of two measures: the spread of the better half of ``values``, which is too small if
-    samples lie close together, and the slope across the box, which is too small at local maxima.
+    It is the larger of two estimates. The range of the better half of ``values`` is too small if
+    samples lie close together. The slope across the box is too small at local maxima.
     """
     values = _finite(values)
     with torch.enable_grad():

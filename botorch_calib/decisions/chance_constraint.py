@@ -73,98 +73,102 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 #: The name of the outcome if the model of a constraint is given without a name.
 SOLE = "y"
-# BoTorch accepts violations up to `_TOLERANCE`, which corresponds to `_ROOM` standard deviations.
+# BoTorch accepts points that violate a constraint by up to `_TOLERANCE`. The constraint function is
+# shifted by `_ROOM` standard deviations and scaled, so that such points still have margins >= 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-_GREATEST = 1e300  # stands for an infinite quantile
-# Double precision does not distinguish the levels of larger normal scores.
+_GREATEST = 1e300  # replaces an infinite quantile
+# Normal scores of predictions that are not Gaussian are clamped to this range, since smaller tail
+# probabilities underflow in double precision.
 _FARTHEST = 37.0
 
 
 class ChanceConstraint(DecisionAccount):
-    r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
+    r"""Chance constraint ``P(lower <= y <= upper) >= level`` on an outcome ``y`` with its noise.
 
-    A point is *certified* if the outcome keeps its limits with that probability. The margin at
-    ``x`` is the distance from a quantile of the outcome up to its upper limit (or from its lower
-    limit up to a quantile). It is at least 0 at certified points. With the model's predictive
-    distribution ``F_x`` the quantile of a single limit is
+    A point is *certified* if its margin is at least 0. The margin at ``x`` is the distance from a
+    quantile of the outcome up to the upper limit, or from the lower limit up to a quantile. For a
+    single upper limit and the model's predictive distribution ``F_x``, this quantile is
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
-    with the `leave_one_out_factor` ``f`` of the model's own data on the limit's side, and a `width`
-    that grows with each violation in excess of the stated share, and falls otherwise. (Where ``z <
-    1``, the score is ``f (z + width - 1)``, so that it grows at any level.) Two limits share the
-    probability of a violation: at each point, the limit that is more likely to be violated there
-    gets the larger part, and the margin is the smaller of the two.
+    where ``f`` is the `leave_one_out_factor` of the training data on the side of the limit. The
+    `width` grows with each violation, and shrinks in rounds without a violation. (If ``z < 1``, the
+    normal score is ``f (z + width - 1)`` instead of ``k z``, so that it grows with the width at any
+    level.) Two limits share the allowed probability of a violation: at each point, the limit that
+    is more likely to be violated gets the larger part. The margin is then the smaller of the two.
 
     **Several outcomes** keep all limits jointly with probability ``level``. The limits share
-    ``1 - level`` in the same way (Bonferroni): where only one limit is in danger, its level is
-    hardly above ``level``. A point is certified if all margins are at least 0. There is one budget
-    and one width: a point that violates the limits of several outcomes counts once.
+    ``1 - level`` in the same way (Bonferroni): if only one limit is likely to be violated, its
+    level is hardly above ``level``. A point is certified if all margins are at least 0. There is
+    one budget and one width: a point that violates the limits of several outcomes counts once.
 
-    **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
-    before it answers: of the first ``T`` certified points at most
+    **Guarantee.** Among the first ``T`` certified points, at most
 
         ``violation_bound(T) = (1 - level) T + budget + level``
 
-    violate a limit. The bound holds for several points in a round, and for outcomes that arrive
-    late, out of order or never: a pending outcome counts as a violation. `Budget` has the proof, in
-    one line. Once the budget is spent, no further point is certified.
+    violate a limit. This holds for *any* model, any rule that selects points, and any environment,
+    even an environment that sees the quantiles before it responds. There may be several points in a
+    round, and outcomes may arrive late, out of order or never: a pending outcome counts as a
+    violation. `Budget` gives the proof. Once the budget is spent, no further point is certified.
 
-    The guarantee is about outcomes. `objective_coverage_bound` gives a weaker one for the
-    noise-free value. Nothing is guaranteed for points that were not certified, nor for a single
-    point: see `recommend` and `ConfirmationTest`.
+    The guarantee is about outcomes. `objective_coverage_bound` gives a weaker guarantee for
+    noise-free values. There is no guarantee for uncertified points, nor for any single point: for
+    statements about one point, see `recommend` and `ConfirmationTest`.
 
-    **Contexts.** If some inputs of the model are a context ``c`` that nobody controls, a
-    decision ``x`` is certified if ``P(lower <= y(x, c) <= upper) >= level`` for *every*
-    distribution of ``c`` in an ambiguity set. For an upper limit only, and with ``k`` as above:
+    **Contexts.** If some inputs of the model are an uncontrolled context ``c``, a decision ``x`` is
+    certified if ``P(lower <= y(x, c) <= upper) >= level`` for *every* distribution of ``c`` in an
+    ambiguity set. With an upper limit only, and ``k`` as above, the condition is
 
         ``min_p E_p[Phi(score(upper; x, c) / k)] >= level``,
 
     where ``score`` is the normal score of the limit under the model's predictive distribution, such
     as ``(upper - mean) / deviation``. The deciding quantile is the smallest limit that meets this
-    condition. All methods then take decisions ``b x 1 x d_x``, except `observe`, which takes them
-    with the observed contexts. The guarantee does not depend on the set being right, since
-    violations are counted. Contexts milder than the worst case do not make quantiles narrower.
+    condition. All methods then take decisions ``... x d_x`` without contexts, except `observe`,
+    whose points include the observed contexts. The guarantee holds even if the ambiguity set is
+    wrong, since violations are counted. Few violations do not make the quantiles narrower, since
+    the observed contexts may have been milder than the worst case.
 
     Args:
         model: Any model of one outcome: a Gaussian process, a model whose posterior has quantiles,
-            or a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, collect
-            about 8 observations per input before you certify: earlier fits are unreliable. With
-            given hyperparameters, pass the `sharpened` process. For several outcomes, pass a
-            dictionary of models on the same inputs, by outcome name.
+            or a `CalibratedModel` with ``denoise=False``. If hyperparameters are fitted, first
+            collect about 8 observations per input dimension: fits to fewer data are unreliable. If
+            they are given, pass the `sharpened` process. For several outcomes, pass a dictionary
+            that maps outcome names to models on the same inputs.
         upper: Upper limit in units of the outcome, or None. If outcomes are counts or rounded, put
-            the limit halfway between the largest allowed value and the next: the same outcomes
-            violate it, and a continuous model certifies more points.
+            the limit halfway between the largest allowed value and the next possible value: the
+            same outcomes violate it, and a continuous model certifies more points.
         lower: Lower limit in units of the outcome, or None.
-        level: Probability, in (0, 1), with which all outcomes shall be within the limits.
-        width: A constant that replaces ``f width``; 1 takes the model at its word.
-        budget: Violations allowed beyond the stated share, see `Budget`. If more than a few points
-            are pending at a time, add ``level`` for each. Infinity gives up the guarantee.
+        level: Probability, in (0, 1), with which all outcomes must be within the limits.
+        width: A constant that replaces ``f width``; 1 uses the model's own quantiles.
+        budget: Number of violations allowed beyond the stated share, see `Budget`. If more than a
+            few points are pending at a time, add ``level`` for each of these points. There is no
+            guarantee if the budget is infinite.
         limits: ``{name: (lower, upper)}``, which replaces ``upper`` and ``lower`` if models have
             names.
-        rows: `decisions` of an earlier constraint, in the same order, with the outcomes that have
-            arrived. With equal models, the new constraint equals the earlier one to the last bit.
-            Leave out points that were never run; a point counts as a violation until all of the
-            outcomes have arrived.
-        ambiguity: The set of context distributions, if there are contexts. A worst distribution
-            must be available, which excludes sets that only bound the value by gradients.
-        contexts: The centre of that set, as in `RobustUpperConfidenceBound`: a
+        rows: The `decisions` of an earlier constraint, in the same order, with the outcomes that
+            have arrived. With equal models, the new constraint is numerically identical to the
+            earlier one. Omit points that were never run: a point counts as a violation until all
+            of its outcomes have arrived.
+        ambiguity: The ambiguity set of context distributions, if there are contexts. The set must
+            provide a worst distribution; a set that only bounds expectations by gradients does not.
+        contexts: The centre of the ambiguity set, as in `RobustUpperConfidenceBound`: a
             `ContextDistribution`, which says which columns are contexts, or contexts ``n x d_c``.
 
     Raises:
         InputDataError: If an argument or one of the ``rows`` is malformed, or there is no limit.
         UnsupportedError: If a model has several outputs, describes the objective
-            (``denoise=True``), is a batch of models, or if ``ambiguity`` has no worst distribution.
+            (``denoise=True``) or is a batch of models, or if ``ambiguity`` has no worst
+            distribution.
 
     Warns:
-        CalibrationWarning: If an earlier constraint decided with this model or on the same data,
-            and ``rows`` is missing; if some ``rows`` have a different level or limits on different
-            sides (such rows are left out).
+        CalibrationWarning: If ``rows`` is missing although an earlier constraint decided with this
+            model or on the same data. Also if some ``rows`` have a different level, or limits on
+            different sides. Such rows are ignored.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
-        >>> certified = constraint.certified(X.unsqueeze(-2))  # 20 answers
-        >>> constraint.observe(0.9 * X[:1], Y[:1])  # what came of a point that was tried
+        >>> certified = constraint.certified(X.unsqueeze(-2))  # 20 booleans
+        >>> constraint.observe(0.9 * X[:1], Y[:1])  # the outcome of an evaluated point
         >>> constraint = constraint.with_model(gp)  # refitted
         >>> gps = {"cost": gp, "purity": SingleTaskGP(X, X.sum(dim=-1, keepdim=True))}
         >>> both = ChanceConstraint(gps, limits={"cost": (None, 1.0), "purity": (0.2, None)})
@@ -193,12 +197,12 @@ class ChanceConstraint(DecisionAccount):
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
                 "takes the distribution of the contexts as it is."
             )
-        # Contexts milder than the worst case are no reason to trust the model more.
+        # Few violations do not justify narrower quantiles if the contexts were mild.
         least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         self._withdrawn: list[Row] = []
-        # The data of the models from before the first decision.
+        # The training data of the models that precede the first decision.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
         # Caches that are valid while the models are in these states: see `_renew`.
@@ -225,19 +229,19 @@ class ChanceConstraint(DecisionAccount):
         calibrator: Calibrator | None = None,
         **settings: Any,
     ) -> Self:
-        """A constraint on fitted Gaussian processes, optionally calibrated on the training data.
+        """Return a constraint on fitted Gaussian processes, optionally calibrated on their data.
 
         Args:
             model: A fitted exact Gaussian process of the constrained outcome, see
-                `CalibratedModel.from_history`, or several by name. With only a handful of
-                observations, scale the outcome by a known constant instead of ``Standardize``: two
-                values that happen to be close would make every prediction look certain.
+                `CalibratedModel.from_history`, or a dictionary of processes by outcome name. With
+                only a handful of observations, scale the outcome by a known constant instead of
+                ``Standardize``: if two values happen to be close, all predictions look certain.
             upper: Upper limit, as in the class.
             lower: Lower limit, as in the class.
             level: Probability, as in the class.
             num_initial: Number of initial observations (the design) that the calibrator skips.
-            calibrator: Copied for each model and trained on the history of the model (default:
-                none, since the width adapts).
+            calibrator: A calibrator, which is copied for each model and trained on the history of
+                the model (default: none, since the width adapts).
             settings: Further arguments of the class.
 
         Raises:
@@ -267,12 +271,13 @@ class ChanceConstraint(DecisionAccount):
 
     @in_turn
     def with_model(self, model: Model | Mapping[str, Model]) -> Self:
-        """The same constraint and account with refitted models.
+        """Return this constraint, with its account, on refitted models.
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or several models by
-                name. A plain model takes over the calibrator of the model it replaces. Call
-                `observe` with new data first: they are judged by the quantiles of the old models.
+                name. A plain model takes over the calibrator of the model that it replaces. Call
+                `observe` with new data before this method, so that the quantiles of the old models
+                judge the new data.
 
         Raises:
             InputDataError: If the names differ from the present ones.
@@ -297,15 +302,16 @@ class ChanceConstraint(DecisionAccount):
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
         r"""Distance of the deciding quantile from the limit, at least 0 at certified points.
 
-        Differentiable in ``X``. Without ``confidence``, the margin is at most minus one standard
-        deviation once the budget is spent.
+        The margin is differentiable in ``X``. Without ``confidence``, it is at most minus one
+        standard deviation once the budget is spent.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
-            confidence: Return the margin of a statement about *this point* instead of the rounds:
-                the quantile of outcomes at the point is within the limit with this confidence.
-                ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``, with the variances of noise and
-                noise-free value, then replaces ``z sqrt(v_f + v_n)``, and the width is 1.1.
+            confidence: Confidence, in (0, 1), of a statement about *one point* instead of all
+                rounds: the ``level``-quantile of outcomes at the point is within the limit. The
+                width is then 1.1, and ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)`` replaces
+                ``z sqrt(v_f + v_n)``, where ``v_n`` is the variance of the noise and ``v_f`` the
+                variance of the noise-free value.
 
         Returns:
             Margins of shape ``b``, in units of the outcome. For several outcomes, the smallest
@@ -320,7 +326,7 @@ class ChanceConstraint(DecisionAccount):
     def stated_margins(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """The prediction of each outcome at `inputs`, and the `margins` computed from it."""
+        """Return the prediction of each outcome at `inputs`, and the `margins` based on it."""
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
@@ -335,9 +341,9 @@ class ChanceConstraint(DecisionAccount):
         return stated, [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
-        """How promising points ``b x 1 x d`` are while nothing is certified, shape ``b``.
+        """Optimistic margins ``b`` at ``b x 1 x d``, to rank points if none is certified.
 
-        The margin if the noise-free value were one standard deviation better than expected:
+        It is the margin if the noise-free value were one standard deviation better than expected,
         ``limit - mean - z sqrt(v_n) + sqrt(v_f)``. Several limits share ``1 - level`` equally here.
         """
         self.check_points("X", X)
@@ -349,11 +355,11 @@ class ChanceConstraint(DecisionAccount):
         return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Inputs of the models at ``b x 1 x d``: the points, or pairs with all ``M`` contexts."""
+        """Return the models' inputs: points ``b x 1 x d``, or their pairs with ``M`` contexts."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
     def in_contexts(self, values: Tensor, name: str) -> Tensor:
-        """Values ``b`` as they are, or worst-case expectations of ``b x M``; larger is better."""
+        """Return values ``b`` unchanged, or the worst-case (smallest) expectations of ``b x M``."""
         if self._contexts is None:
             return values
         return self._contexts.expectation(values, observed_process(self.models[name]))
@@ -365,7 +371,7 @@ class ChanceConstraint(DecisionAccount):
     def _stated(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """Predictions of the outcomes, and the deciding quantile ``b`` of each side."""
+        """Return predictions of the outcomes, and the deciding quantile ``b`` for each limit."""
         self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
@@ -378,7 +384,7 @@ class ChanceConstraint(DecisionAccount):
         return outcomes, ends
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
-        """For each side, the normal score ``b`` of the probability that the limit is kept."""
+        """Normal scores ``b`` of the probabilities of keeping each limit of one outcome."""
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
@@ -395,7 +401,7 @@ class ChanceConstraint(DecisionAccount):
     def _quantile(
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
-        """The deciding quantile ``b`` of one side, whose level has the normal score ``z``."""
+        """The deciding quantile ``b`` for one limit, at the level with the normal score ``z``."""
         factor, k = self._factors(side, of_one_point=confidence is not None)
         z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
@@ -412,7 +418,7 @@ class ChanceConstraint(DecisionAccount):
             return end
 
         def at_most(t: Tensor) -> Tensor:
-            """Normal scores of the widened probability that ``sign * y`` is below ``t``."""
+            """Normal scores of ``P(sign * y <= t)`` under the widened distribution."""
             values = side.sign * (t - more)
             score = side.sign * at_points(outcome.score(values[..., None, None]))
             return narrowed(score / factor, z, k)
@@ -421,21 +427,21 @@ class ChanceConstraint(DecisionAccount):
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
 
     def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
-        """For each outcome the smallest distance from limits to ``ends`` (``b`` for each side)."""
+        """For each outcome, the smallest signed distance ``b`` from its quantiles to the limits."""
         margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
         for side, end in zip(self._sides, ends, strict=True):
             margins[side.name].append(side.sign * (side.limit - end))
         return [torch.stack(own).amin(dim=0) for own in margins.values()]
 
     def _least(self, values: Sequence[Tensor]) -> Tensor:
-        """The single margin, or the smallest one in standard deviations of the outcomes."""
+        """The only margin, or the smallest of several in standard deviations of the outcomes."""
         if len(values) == 1:
             return values[0]
         pairs = zip(values, self.typical_deviations(), strict=True)
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
     def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
-        """The leave-one-out factor of a side, cached as long as the model stays, and the width."""
+        """The leave-one-out factor for a limit, cached until a model changes, and the width."""
         if self.width is not None:
             return self.width, 1.0
         key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
@@ -445,7 +451,7 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def _equal_score(self) -> float:
-        """Normal score of the level of each limit if all limits had equal parts."""
+        """Normal score of the level of each limit if all limits shared ``1 - level`` equally."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
     def _renew(self) -> None:
@@ -458,7 +464,7 @@ class ChanceConstraint(DecisionAccount):
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
 
-        The task column of a multi-task model with one output task may be left out. ``name`` is the
+        The task column of a multi-task model with one output task may be omitted. ``name`` is the
         argument's name in errors.
         """
         for model in self.models.values():
@@ -472,7 +478,7 @@ class ChanceConstraint(DecisionAccount):
         if (inputs := raw_train_inputs(observed_process(self.model))) is None:
             return
         lengths = [len(row["point"]) for row in self._rows]
-        for length in {*lengths} - {0}:  # a row without a point counts, and matches no outcome
+        for length in {*lengths} - {0}:  # a row with an empty point matches no outcome
             name = f"rows[{lengths.index(length)}]['point']"
             try:
                 self.check_points(name, inputs.new_zeros(1, length))
@@ -483,7 +489,7 @@ class ChanceConstraint(DecisionAccount):
                 ) from error
 
     def _whole(self, points: Iterable[list[float]]) -> list[list[float]]:
-        """Decisions with the column of the output task, which callers may leave out."""
+        """Return decisions with the column of the output task, which callers may omit."""
         observed = observed_process(self.model)
         if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
             return [*points]
@@ -492,9 +498,9 @@ class ChanceConstraint(DecisionAccount):
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
-        """Whether each point of ``b x 1 x d`` is certified, ``b``, if no other point is decided.
+        """Whether each point of ``b x 1 x d`` would be certified as the next decision, ``b``.
 
-        If several points run at a time, call `decide`, which counts the earlier ones as pending.
+        For several points at a time, call `decide`, which counts the earlier points as pending.
         """
         return self.margin(X) >= 0.0
 
@@ -530,7 +536,7 @@ class ChanceConstraint(DecisionAccount):
         return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
-        """Standard deviation of an outcome in units of `margin`; 1 for several outcomes."""
+        """Typical standard deviation of an outcome in units of `margin`; 1 for several outcomes."""
         deviations = self.typical_deviations()
         return deviations[0] if len(deviations) == 1 else torch.ones_like(deviations[0])
 
@@ -538,10 +544,10 @@ class ChanceConstraint(DecisionAccount):
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
 
         ``optimize_acqf`` then needs certified ``batch_initial_conditions``, and ``options`` such as
-        ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside
-        the constraint, and BoTorch raises an error from 1e-8 on. The function returned here is
-        ``0.01 (margin / deviation - 1e-6)``, so a point that is outside by 1e-8, which BoTorch
-        accepts, is still certified. `optimize_chance_constrained` does all of this.
+        ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may violate a
+        constraint by 1e-6, while BoTorch raises an error if the violation exceeds 1e-8. The
+        function returned here is ``0.01 (margin / deviation - 1e-6)``, so a point that violates it
+        by 1e-8 is still certified. `optimize_chance_constrained` needs none of these settings.
 
         Returns:
             A function of a point ``d``, and True, which marks a constraint on single points.
@@ -555,11 +561,11 @@ class ChanceConstraint(DecisionAccount):
         return clear, True
 
     def last_safe(self) -> Tensor | None:
-        """The latest measured point ``1 x d`` within all limits, to return to after a violation.
+        """The latest point ``1 x d`` with outcomes within all limits, a fallback after a violation.
 
-        Decisions are searched first, certified or not, then the initial training data. None if no
-        measurement was within the present limits. One measurement within the limits does not
-        promise another: `recommend` finds a point that keeps the limits with high probability.
+        Decisions, certified or not, are searched before the initial training data. The result is
+        None if no measurement was within the present limits. The next measurement at this point may
+        violate a limit: `recommend` finds a point that keeps the limits with high probability.
         """
         observed = observed_process(self.model)
         inputs = raw_train_inputs(observed)
@@ -579,8 +585,8 @@ class ChanceConstraint(DecisionAccount):
         """Decide about points ``n x d`` with the present quantiles, and record the decisions.
 
         Call it before the points are evaluated if other decisions follow before the outcomes
-        arrive, as in batches or with several workers, or if a point is measured again and may have
-        an equal outcome. In a sequential loop `observe` records the decision itself.
+        arrive, as in batches or with several workers, or if a point is measured again and the
+        outcome may equal an earlier one. In a sequential loop `observe` records the decision.
 
         Returns:
             A row for each point, which may be stored as JSON: see `decisions`. Pending points use
@@ -609,26 +615,27 @@ class ChanceConstraint(DecisionAccount):
         """Record outcomes and update the models.
 
         An outcome is judged by the decision that `decide` recorded for its point, even if the point
-        was rounded since (to single precision or six digits). Otherwise the decision is made now.
-        If a point was decided several times, outcomes are assigned in the order of the decisions.
-        Each outcome counts once: if all data are passed again, only the new ones are recorded. The
-        calibrator of a calibrated model learns from every outcome the model was not fitted to.
+        has been rounded since (to single precision or six digits). If there is no such decision, it
+        is made now. If there are several decisions about a point, outcomes are assigned in the
+        order of the decisions. Each outcome counts once: if all data are passed again, only new
+        outcomes are recorded. Calibrators learn from all outcomes that models were not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, including the observed contexts.
-            Y: Outcomes ``n x m``, in the order of the limits; NaN if still missing.
+            Y: Outcomes ``n x m``, in the order of the limits; NaN for pending outcomes.
             Yvar: Noise variances ``n x m``, for models with given noise (default: the mean of the
-                training noise). They are used for conditioning, not for judging outcomes.
+                training noise). They are used to condition models, not to judge outcomes.
             condition: Whether to condition the models on the outcomes.
-            beyond: ``n x m``: 1 for an outcome known only to be above ``Y``, -1 if it is below,
-                else 0 (default); booleans stand for 1 and 0. A run that exhausted 24 GB of memory
-                has ``Y = 24`` and 1. It violates any upper limit of 24 or less. Against a higher
-                limit the outcome stays open, so a certified point counts as a possible violation
-                from then on. Models are conditioned on `stand_ins`, which refits should use too.
+            beyond: Flags ``n x m``: 1 if an outcome is known only to be above ``Y``, -1 if it is
+                below, else 0 (default); True means 1. For example, a run that exhausted 24 GB of
+                memory has ``Y = 24`` and the flag 1. It violates any upper limit of 24 or less.
+                Under a higher limit a certified point counts as a possible violation from then on,
+                since the outcome remains unknown. Models are conditioned on `stand_ins`; use these
+                for refits as well.
 
         Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model was
-                fitted to the outcome of a point without a decision, or a rounded point matches
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed, if a model was
+                fitted to the outcome of a point without a decision, or if a rounded point matches
                 several decisions.
             UnsupportedError: If a model cannot be conditioned.
 
@@ -702,15 +709,15 @@ class ChanceConstraint(DecisionAccount):
 
     @in_turn
     def withdraw(self, X: Tensor) -> None:
-        """Take back decisions about points ``n x d`` that will never be run.
+        """Withdraw decisions about points ``n x d`` that will never be run.
 
         Pending decisions count as violations until they are withdrawn. The bound then holds for the
-        remaining decisions. Never withdraw a point that was run, even if it failed: the bound would
-        not hold without it.
+        remaining decisions. Never withdraw a point that was run, even if the run failed: the bound
+        would no longer hold.
 
-        Each row of ``X`` takes back the latest decision about the point. Rounded points are matched
-        as in `observe`. If an outcome of the point arrives after all, the decision is restored,
-        with a warning.
+        Each row of ``X`` withdraws the latest pending decision about its point. Rounded points are
+        matched as in `observe`. If an outcome of the point arrives after all, the decision is
+        restored, with a warning.
 
         Raises:
             InputDataError: If a point has no pending decision, or one of its outcomes has arrived.
@@ -736,7 +743,7 @@ class ChanceConstraint(DecisionAccount):
         self._accounts.clear()
 
     def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
-        """Match remaining outcomes with withdrawn decisions, numbered from ``num`` on."""
+        """Match outcomes that have no row yet with withdrawn decisions, numbered from ``num``."""
         own = self._decided_points(self._withdrawn, points)
         free = {*range(len(self._withdrawn))}
         for i, (match, point) in enumerate(zip(found, points, strict=True)):
@@ -747,7 +754,7 @@ class ChanceConstraint(DecisionAccount):
                 found[i] = match._replace(row=num + row)
 
     def _restore(self, told: set[int]) -> None:
-        """Restore withdrawn decisions, given by `id`, whose outcomes have arrived."""
+        """Restore withdrawn decisions whose outcomes have arrived; ``told`` holds row ids."""
         run = [row for row in self._withdrawn if id(row) in told]
         if not run:
             return
@@ -761,7 +768,7 @@ class ChanceConstraint(DecisionAccount):
         )
 
     def _decided_points(self, rows: list[Row], given: Sequence[list[float]]) -> DecidedPoints:
-        """The points of rows, to be matched with the ``given`` points."""
+        """Prepare the points of rows for matching with the ``given`` points."""
         points = self._whole(row["point"] for row in rows)
         known = [inputs.tolist() for inputs in self.known_decisions()]
         data = [x for x in sum(known, []) or [*points, *given] if len(x) == len(given[0])]
@@ -773,7 +780,7 @@ class ChanceConstraint(DecisionAccount):
     ) -> dict[str, KnownData]:
         """For each outcome, the training data of the model that belong to no row.
 
-        With ``is_out_counted``, the last datum at the point of a pending decision is taken to be
+        With ``is_out_counted``, the last observation at the point of a pending decision counts as
         the outcome of that decision.
         """
         data, points = {}, self._whole(row["point"] for row in rows)
@@ -791,7 +798,7 @@ class ChanceConstraint(DecisionAccount):
         return data
 
     def _rows_before_decisions(self) -> list[Row]:
-        """The data of the models from before the first decision, as rows."""
+        """The training data that precede the first decision, as rows."""
         by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
         for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
             for point, values in data.values.items():
@@ -802,7 +809,7 @@ class ChanceConstraint(DecisionAccount):
         return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-        """Raise unless outcomes and noise variances are ``n x m``, with an outcome in each row."""
+        """Raise unless ``Y`` and ``Yvar`` are ``n x m``, with at least one outcome per row."""
         shape = len(X), len(self.limits)
         for name, values in {"Y": Y, "Yvar": Yvar}.items():
             if values is not None and check_tensor(name, values).shape != shape:
@@ -815,7 +822,7 @@ class ChanceConstraint(DecisionAccount):
             raise InputDataError("`Y` must hold finite outcomes, at least one in each row.")
 
     def _decided(self, X: Tensor) -> list[Row]:
-        """Rows of decisions about points ``n x d``, not recorded yet."""
+        """Decide about points ``n x d``; returns the rows without recording them."""
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
@@ -838,7 +845,7 @@ class ChanceConstraint(DecisionAccount):
         return decided
 
     def _record(self, decided: list[Row]) -> None:
-        """Record rows of decisions, and leave traces by which later constraints notice them."""
+        """Record decisions, also in the registry in which new constraints look them up."""
         self._rows.extend(decided)
         self._accounts.clear()
         leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
@@ -846,7 +853,7 @@ class ChanceConstraint(DecisionAccount):
     def _taught(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
     ) -> dict[str, Any]:
-        """The models after observations, from which the calibrators have learned."""
+        """Update the calibrators with observations, and return the (conditioned) models."""
         taught, lessons = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
@@ -864,7 +871,7 @@ class ChanceConstraint(DecisionAccount):
                 taught[name] = model.with_observations(x, y, yvar)
             else:
                 taught[name] = with_observations(model, x, y, yvar)
-        for name, arguments in lessons.items():  # last, as it changes calibrators in place
+        for name, arguments in lessons.items():  # last, since this changes calibrators in place
             if _calibrator_of(taught[name]) is not None:
                 taught[name].learn(*arguments)
         return taught
@@ -874,13 +881,13 @@ class ChanceConstraint(DecisionAccount):
         return *self.limits.items(), self.level
 
     def _parts(self) -> set[Any]:
-        """Models, processes and calibrators, which another constraint might use again."""
+        """Models, processes and calibrators that another constraint might reuse."""
         models = self.models.values()
         return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 
 def _check_no_bound(subject: str, values: Mapping[str, float], rows: Iterable[Row]) -> None:
-    """Raise if a value may be an outcome for which a row at the same point has only a bound."""
+    """Raise if a value may be an outcome that a row at the same point records only as a bound."""
     for row in rows:
         for name, side in row.get("beyond", {}).items():
             bound = row["outcomes"][name]
@@ -900,7 +907,7 @@ def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
 
 
 def at_points(values: Tensor) -> Tensor:
-    """Values ``... x 1 x 1`` of a prediction at single points, as ``...``."""
+    """Reshape values ``... x 1 x 1`` of a prediction at single points to ``...``."""
     return values.squeeze(-1).squeeze(-1)
 
 
@@ -924,7 +931,7 @@ def _by_name(
     lower: float | None,
     limits: Limits | None,
 ) -> tuple[Mapping[str, Model], Limits]:
-    """Models and limits by the same names."""
+    """Return dictionaries of models and of limits with the same outcome names."""
     if not isinstance(model, Mapping):
         if limits is not None:
             raise InputDataError("`limits` are for models by name: give `upper`, `lower` or both.")
@@ -943,7 +950,7 @@ def _calibrator_of(model: Model) -> Calibrator | None:
 
 
 def _checked_model(model: Any) -> Any:
-    """``model``, or the only model of a list, if it states a distribution of single outcomes."""
+    """Return ``model``, or the only model of a list; raise if it does not predict one outcome."""
     model = sole_member(check_model(model))
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(

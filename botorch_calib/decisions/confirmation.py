@@ -1,4 +1,4 @@
-r"""`ConfirmationTest`: repeated measurements that prove how often one point keeps the limits."""
+r"""`ConfirmationTest`: a sequential test of how often one point keeps the limits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit
 from botorch_calib.decisions.budget import check_level
 
-# The second bet, besides "never violates": violations at this share of the allowed rate.
+# The first bet is that the point never violates a limit. The second bet is that its violation rate
+# is this share of the allowed rate.
 _ALTERNATIVE = 0.25
-# Rounding of the logarithm of the wealth. The second bet keeps at least half of this as its weight:
-# with a weight of 0, a single violation would end the test.
+# Rounding error of the log wealth. Half of it is the least weight of the second bet: with a weight
+# of 0, the wealth would stay 0 after a single violation.
 _ROUNDING = 1e-12
 
 
 class ConfirmationTest:
-    r"""Repeated measurements at one point, until they prove that violations are rare enough.
+    r"""Sequential test that repeated measurements at one point rarely violate the limits.
 
     The test bets against the claim that a measurement violates a limit with probability
     ``alpha = 1 - level`` or more. With ``L = 1`` for a violation and 0 otherwise, the wealth after
@@ -32,22 +33,23 @@ class ConfirmationTest:
         ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
 
     with ``p = 0`` and ``p = alpha / 4``. The weight of ``p = 0`` is at least 1/2, and large enough
-    that the other bet never delays a confirmation without violations. Once ``W`` reaches
+    that the other bet never delays a confirmation if there are no violations. Once ``W`` reaches
     ``1 / (1 - confidence)``, it is *confirmed* that the probability is less than ``alpha``. With a
     level of 0.9 and a confidence of 0.95 this takes 29 measurements without a violation, or 84 with
     one violation.
 
-    **Proof.** As ``p < alpha``, a violation makes the factor smaller, and the mean of the factor is
-    1 if ``P(L = 1) = alpha``. So if each measurement violates a limit with probability at least
-    ``alpha`` given the earlier ones, ``W`` is a nonnegative supermartingale that starts at 1. It
-    ever reaches ``1 / delta`` with probability at most ``delta`` (Ville's inequality), so the
-    result may be read after each measurement, and the test may stop at any time. Measurements may
-    be dependent. The point may be chosen in any way, but before the measurements.
+    **Proof.** Since ``p < alpha``, the factor is smaller for ``L = 1`` than for ``L = 0``, and its
+    mean is 1 if ``P(L = 1) = alpha``. So if each measurement violates a limit with probability at
+    least ``alpha`` given the earlier measurements, ``W`` is a nonnegative supermartingale that
+    starts at 1. The probability that it ever reaches ``1 / delta`` is at most ``delta``, for
+    ``delta = 1 - confidence`` (Ville's inequality). So the result may be read after each
+    measurement, and the test may stop at any time. Measurements may be dependent. The point may be
+    chosen in any way, but before the measurements.
 
     Args:
-        level: Probability with which a measurement shall keep the limits.
-        confidence: A point that violates the limits more often is confirmed with probability
-            at most ``1 - confidence``.
+        level: Probability with which a measurement must keep the limits.
+        confidence: Confidence of the test, in (0, 1): a point that violates the limits more often
+            is confirmed with probability at most ``1 - confidence``.
 
     Example:
         >>> test = ConfirmationTest(level=0.9, confidence=0.95)
@@ -76,7 +78,7 @@ class ConfirmationTest:
             self.num_violations += bool(one)
             self.num_clean += not one
             self.confirmed |= self._proves(self.level)
-            # In millionths, by bisection: if a level is proved, so are all smaller levels.
+            # Bisection over multiples of 1e-6: if a level is proved, so are all smaller levels.
             proved = bisect_left(range(1, 10**6), True, key=lambda i: not self._proves(1e-6 * i))
             self.proved_level = max(self.proved_level, 1e-6 * proved)
         return self.confirmed
@@ -101,7 +103,7 @@ class ConfirmationTest:
     def _proves(self, level: float, more: int = 0) -> bool:
         """Whether ``level`` is proved after ``more`` measurements without a violation.
 
-        The wealth decreases with the level. So the statements about all levels are true together
+        The wealth decreases with the level. So the statements about all levels hold simultaneously
         with probability at least ``confidence``.
         """
         needed = -math.log1p(-self.confidence) - _ROUNDING
@@ -126,7 +128,7 @@ class ConfirmationTest:
 
 
 def _flags(violated: bool | Tensor | Iterable[bool]) -> list[float]:
-    """Flags as numbers, 0 or 1 each."""
+    """Convert flags to a list of numbers, 0 or 1 each."""
     if isinstance(violated, Iterable) and not isinstance(violated, Tensor | np.ndarray):
         violated = [*violated]
     try:

@@ -1,7 +1,7 @@
 """Match outcomes with decisions, by equal or rounded points, so that each outcome counts once.
 
-A point may be passed again after arithmetic, in single precision, or from a file with six digits.
-An outcome may be passed again with all other data, as BoTorch's loops pass all data to a model.
+A point may be passed again with rounding errors from arithmetic, single precision, or a file with
+six digits. An outcome may be passed again with all other data, as in BoTorch's loops.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Three lists of indices: points equal exactly, up to arithmetic, and to six digits."""
+        """Indices of points that equal ``point`` exactly, up to arithmetic, and to six digits."""
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
         limits = [torch.zeros_like(apart), *tolerances(at, self._table, self._spread)]
@@ -55,11 +55,11 @@ class DecidedPoints:
     def chosen(
         self, name: str, point: list[float], groups: Sequence[Sequence[int]], last: bool = False
     ) -> int | None:
-        """The first (or the ``last``) index in the most precise group that is not empty.
+        """The first (or ``last``) index in the most precise nonempty group; None without any.
 
         Raises:
-            InputDataError: If several points agree with ``point`` to its digits; the error refers
-                to the point by ``name``.
+            InputDataError: If several different points agree with the digits of ``point``. The
+                error refers to ``point`` by ``name``.
         """
         for precision, group in enumerate(groups):
             for other in group if precision > 1 else []:
@@ -78,7 +78,7 @@ class DecidedPoints:
 class Match(NamedTuple):
     """The row that the outcomes of a point belong to."""
 
-    row: int | None  # None: a new decision
+    row: int | None  # index of the row; None for a new decision
     new: set[str]  # names of the outcomes that were not recorded before
 
 
@@ -91,22 +91,22 @@ def matches(
     sides: Sequence[Mapping[str, int]],
     data: Mapping[str, KnownData],
 ) -> list[Match]:
-    """Match the outcomes that ``came`` at each of the ``points`` with ``rows``.
+    """Match the outcomes ``came`` of each of the ``points`` with ``rows``.
 
-    An outcome belongs to the first decision about the point that lacks it. If no decision does, and
-    a row about the point has an equal outcome (to six digits), the outcome was recorded before.
-    Equality is no evidence if other points have the same value too, as on a grid, unless there are
-    many such outcomes. Once one outcome is found to be recorded before, all data are assumed to be
-    passed again, and equal outcomes are matched before decisions without an outcome.
+    An outcome belongs to the first decision about its point that has no outcome yet. If there is no
+    such decision, but a row about the point has an equal outcome (to six digits), the outcome was
+    recorded before. Unless many outcomes are equal, this is no evidence if other points have the
+    same value too, as for rounded outcomes. If an outcome was recorded before, all data are assumed
+    to be passed again, and equal outcomes are matched before decisions without an outcome.
 
     Args:
-        rows: Data from before the first decision (the first ``num_first`` rows), then decisions.
-            The first rows hold a stand-in for an outcome beyond a bound, on one of the ``sides``.
-        num_first: See ``rows``.
+        rows: Rows with data from before the first decision, then decisions. For an outcome beyond a
+            bound, the data from before the first decision may hold a stand-in beyond the bound.
+        num_first: Number of rows with data from before the first decision.
         decided: The points of the rows.
         points: The points with outcomes.
         came: The outcomes of each point, by name.
-        sides: 1 or -1 for each outcome above or below the given value, by name.
+        sides: By name, 1 for outcomes above the given value, and -1 for outcomes below it.
         data: The training data of the models, by outcome.
     """
     near = [decided.near(point) for point in points]
@@ -167,7 +167,7 @@ def matches(
 
     may_be_known = [any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
     telling = [may_be_known[i] and is_telling(i) for i in order]
-    # First assume that every outcome is new, with the outcomes that may be known last.
+    # First assume that every outcome is new. Outcomes that may be recorded already go last.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
     is_again = not all(match.new for match in trial)
     num = sum(trial[i].row is None for i in order if may_be_known[i])

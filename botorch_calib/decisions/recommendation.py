@@ -34,12 +34,12 @@ from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints
 
-# The number of rival points that the statements account for, and of draws at these points.
+# Number of competing points that the statements account for, and number of draws at each point.
 _RIVALS, _DRAWS = 500, 2000
 
 
 class Recommendation(NamedTuple):
-    """The result of `recommend`. The objective is noise-free, in its units.
+    """The result of `recommend`. All values are noise-free, in units of the objective.
 
     Attributes:
         candidate: The point, ``1 x d``.
@@ -49,8 +49,8 @@ class Recommendation(NamedTuple):
         lower: Lower end of the interval that contains the objective with the given confidence.
         upper: Upper end of this interval.
         better: Probability that the candidate is better than the baseline; None without a baseline.
-        note: If a better point is likely to exist, the outcome whose limits exclude it, and the
-            value that can be expected. Otherwise empty.
+        note: A text, empty unless the limits exclude a point with a better mean. It then names
+            the outcome whose limits exclude this point, and suggests what to do.
     """
 
     candidate: Tensor
@@ -75,27 +75,28 @@ def recommend(
     inequality_constraints: LinearConstraints | None = None,
     equality_constraints: LinearConstraints | None = None,
 ) -> Recommendation:
-    r"""The final point: the best mean of the objective among points that are safe individually.
+    r"""Recommend a final point: the best mean of the objective among points that are safe.
 
-    A `ChanceConstraint` bounds the violations of all rounds *together*, and promises little about a
+    A `ChanceConstraint` bounds the violations of all rounds *together*, which says little about a
     single point. Here the quantile of each constrained outcome must be within the limits at the
     candidate itself, with the stated ``confidence``: see `ChanceConstraint.margin`. The model
-    treats all data alike, so data from before a change of the outcome distort the result.
+    treats all data alike, so old data distort the result if the outcomes have changed since.
 
-    A point that was selected because it looks best looks better than it is. So the statements about
-    the objective hold simultaneously for all points that the candidate was selected from (or the
-    500 with the best means). Let ``f`` be draws of the posterior at these points, with means ``m``
-    and standard deviations ``s``. The interval is ``m +- c s``, where ``c`` is the quantile of
-    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` describe
-    differences from the baseline, and the probability is the share of draws in which
-    ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements rest on the
-    models: check these with `noise_diagnosis`, and the point with a `ConfirmationTest`.
+    The predicted value of the best of many points is biased towards better values. So the
+    statements about the objective hold simultaneously for all points from which the candidate was
+    selected (or for the 500 points with the best means). Let ``f`` be posterior draws at these
+    points, with means ``m`` and standard deviations ``s``. The interval is ``m +- c s``, where
+    ``c`` is the quantile of ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``,
+    ``m`` and ``s`` describe differences from the baseline, and the probability is the share of
+    draws in which ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements
+    depend on the models: check the models with `noise_diagnosis`, and the point with a
+    `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, without contexts among the inputs.
         constraint: A constraint on the same inputs, or on these inputs and contexts.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
-        choices: ``n x d``: choose among these points only.
+        choices: The points ``n x d`` to choose from, in place of a search within ``bounds``.
         confidence: Confidence of each statement, in (0, 1).
         baseline: A point ``1 x d`` to compare with, such as the present setting.
         maximize: Whether larger values of the objective are better.
@@ -143,7 +144,7 @@ def recommend(
 
 
 def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: float) -> str:
-    """The limits that exclude a value better than ``best``, if such a value is expected."""
+    """A text on the limits that exclude a mean better than ``best``; empty if none do."""
     constraint = margin.constraint
     if constraint is None:
         return ""
@@ -190,7 +191,7 @@ def _check_arguments(
 
 
 def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
-    """The certified points ``n x d`` with the best means, among samples and training inputs."""
+    """Certified points ``n x d`` with the best means: of choices, or samples and training data."""
     bounds = place.bounds
     if bounds is None:
         assert place.choices is not None
@@ -217,7 +218,7 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
 def _stated(
     objective: Model, X: Tensor, baseline: Tensor | None, confidence: float, sign: float
 ) -> tuple[float, float, float, float | None]:
-    """Value, interval and ``better`` of the first of ``X``, corrected for the choice among them."""
+    """Value, interval and ``better`` at ``X[0]``, corrected for its selection among ``X``."""
     X = X if baseline is None else torch.cat([X, baseline])
     posterior = objective.posterior(X)
     # The draws are divided among the members of a fully Bayesian model.

@@ -1,4 +1,4 @@
-"""Decisions as plain rows, ready for JSON, and `DecisionAccount`: their outcomes and the budget.
+"""Decisions as plain rows, which JSON can store, and `DecisionAccount`, which counts violations.
 
 A row is one decision about one point, with all outcomes. It is self-contained:
 
@@ -7,7 +7,7 @@ A row is one decision about one point, with all outcomes. It is self-contained:
 
 `ChanceConstraint.decide` returns rows, a client or a ledger stores them, and a constraint takes
 them back as ``rows`` once the outcomes are entered. A row is judged by the limits it holds, even if
-the constraint's limits have moved since. If an outcome is known only to be beyond a bound,
+the constraint's limits have changed. If an outcome is known only to be beyond a bound,
 ``outcomes`` holds the bound, and the entry ``"beyond": {"cost": 1}`` says that the outcome is above
 it (-1: below it).
 """
@@ -44,8 +44,9 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 _LOCK = threading.RLock()
 # A pending decision is overdue once this many later decisions have all outcomes.
 _OVERTAKEN = 20
-# Traces in this process, to detect a new constraint that lacks the rows of earlier decisions: the
-# statements that each model and calibrator has decided by, and the latest decided points.
+# Registry of the decisions of this process, to detect a new constraint that lacks earlier rows. A
+# statement consists of limits and a level. `_DECIDED` maps models and calibrators to the statements
+# of their decisions, and `_RECENT` holds the latest decided points with their statements.
 _DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 _RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
@@ -60,17 +61,17 @@ SIGNS = (-1.0, 1.0)  # signs of a lower and an upper limit
 
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
-    """A row's entry in the account: whether any outcome is beyond the row's limits or quantiles."""
+    """Return a row's entry in the account: certified, and outside of the limits or quantiles."""
     came = row["outcomes"], row.get("beyond", {})
     violated, missed = (is_outside(row[key], *came) for key in ("limits", "quantiles"))
-    # After rounding, a stored quantile may lie beyond the stored limit: a violation is a miss.
+    # After rounding, a stored quantile may lie beyond the limit, but a violation is always a miss.
     return Decision(row["certified"], violated, (row["certified"] and violated) or missed)
 
 
 def is_outside(
     limits: Limits, outcomes: Mapping[str, float | None], beyond: Mapping[str, int]
 ) -> bool | None:
-    """Whether any outcome is outside the limits; None if that is still open.
+    """Whether any outcome is outside the limits; None if this is not known yet.
 
     Outcomes may be missing. Outcomes in ``beyond`` are above (1) or below (-1) the given values.
     """
@@ -82,9 +83,9 @@ def is_outside(
 
 
 def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | None:
-    """Whether an outcome is beyond ``end``; None if that is open.
+    """Whether an outcome is beyond ``end`` in the direction ``sign``; None if this is not known.
 
-    The outcome is ``y``, or somewhere above it (``side`` 1) or below it (-1).
+    The outcome equals ``y`` if ``side`` is 0. It is above ``y`` if ``side`` is 1, and below if -1.
     """
     if y is None:
         return None
@@ -102,7 +103,7 @@ def own_rows(
     The values of the limits may have changed since.
 
     Raises:
-        InputDataError: If a row is malformed, unless ``skip_malformed``: files may be edited.
+        InputDataError: If a row is malformed and ``skip_malformed`` is False.
 
     Warns:
         CalibrationWarning: If rows are left out.
@@ -132,7 +133,7 @@ def _sides(limits: Limits) -> dict[str, list[bool]]:
 
 
 def _checked(row: object, name: str) -> Row:
-    """A copy of the entries of a row; errors refer to the row by ``name``."""
+    """Check a row and return a copy of its entries; errors refer to the row by ``name``."""
     if not isinstance(row, Mapping) or not set(KEYS) <= row.keys():
         raise InputDataError(f"`{name}` must be a dictionary with the entries {', '.join(KEYS)}.")
 
@@ -162,7 +163,7 @@ def _checked(row: object, name: str) -> Row:
         check(right, "beyond", "1 or -1 for some of the outcomes that have arrived, by name")
     for key, sides in limits.items():
         ends = zip(SIGNS, sides, quantiles[key], strict=True)
-        # In single precision a limit may be rounded to a quantile just beyond it.
+        # After rounding to single precision, a quantile may lie just beyond the limit.
         beyond = (s * (q - end) > 1e-6 * abs(end) for s, end, q in ends if end is not None)
         within = "within the limits, since the point is certified"
         check(not (row["certified"] and any(beyond)), "quantiles", within)
@@ -202,7 +203,7 @@ class Side(NamedTuple):
 
 
 def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Decorate a method that only one thread may run at a time, as copies share rows."""
+    """Decorate a method so that one thread at a time runs it, since copies share rows."""
 
     @functools.wraps(method)
     def locked(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -215,9 +216,9 @@ def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 class DecisionAccount:
     """Rows of decisions about points, with their account and budget.
 
-    This part of `ChanceConstraint`, which explains the arguments, needs no model. ``least_excess``
-    is the ``least`` of `Account.of`. With ``skip_malformed``, malformed rows (of an edited file,
-    for example) are dropped.
+    This is the part of `ChanceConstraint` that needs no model; that class explains the arguments.
+    ``least_excess`` is the argument ``least`` of `Account.of`. With ``skip_malformed``, malformed
+    rows, such as rows of an edited file, are dropped.
     """
 
     #: What to do about pending decisions. Clients override it with the names of their own calls.
@@ -252,11 +253,12 @@ class DecisionAccount:
     def decisions(self) -> list[Row]:
         """Copies of the rows of all decisions, in order, which may be stored as JSON.
 
-        A row holds the ``point``, a list of numbers; the ``level``; whether the point was
-        ``certified``; and three dictionaries by outcome name: the ``limits`` ``[lower, upper]``,
-        None for no limit; the deciding ``quantiles`` in the same form; and the ``outcomes``, None
-        while pending. For an outcome known only to be beyond a bound, ``outcomes`` holds the bound,
-        and ``beyond`` says 1 (above) or -1 (below).
+        A row holds the ``point`` (a list of numbers), the ``level``, and whether the point was
+        ``certified``. The other entries are dictionaries by outcome name. ``limits`` holds pairs
+        ``[lower, upper]``, with None for no limit. ``quantiles`` holds the deciding quantiles in
+        the same form. ``outcomes`` holds numbers, or None while they are pending. If an outcome is
+        known only to be beyond a bound, ``outcomes`` holds the bound, and ``beyond`` holds 1
+        (above) or -1 (below).
         """
         return copy.deepcopy(self._rows)
 
@@ -331,7 +333,7 @@ class DecisionAccount:
         )
 
     def note_of_outstanding(self) -> str:
-        """What to do if pending decisions use up the budget; else an empty text."""
+        """Advice if pending decisions use up (most of) the budget; otherwise an empty string."""
         T, V, num, *_ = self.account
         left, share, since = self.budget_left, "what was left", ""
         if not left <= 0.0 < self.budget.left(T - num, V):
@@ -380,17 +382,17 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
 def leave_traces(
     parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
 ) -> None:
-    """Remember that models and calibrators have decided about points under a statement."""
+    """Register decisions of models and calibrators (``parts``) about points under a statement."""
     for part in parts:
         _DECIDED.setdefault(part, set()).add(statement)
     _RECENT.extend((*statement, *point) for point in points)
 
 
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
-    """Whether earlier decisions under a statement used any of the parts or of the data.
+    """Whether earlier decisions under a statement used any of the ``parts`` or the ``data``.
 
-    The ``data`` are training inputs ``n x d`` of models. They were used if their last point is one
-    of the latest decided points.
+    ``data`` holds training inputs ``n x d`` of models. They count as used if their last point is
+    one of the latest decided points.
     """
     ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
     decided = any(statement in _DECIDED.get(part, ()) for part in parts)

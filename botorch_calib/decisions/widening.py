@@ -2,7 +2,7 @@ r"""The deciding quantile: its level, and the factors that scale its distance fr
 
 `scores_of_parts` sets the level of each of several limits. `width` follows from the outcomes of
 earlier decisions, and `leave_one_out_factor` from the training data. The constants were chosen on
-tuning seeds, apart from the seeds of the reported studies.
+tuning seeds, which differ from the seeds of the reported studies.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from botorch_calib.decisions.budget import Account
 from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 
-# The initial width; the increase of its logarithm by a violation in excess, and the decrease by a
-# round without a certified point.
+# `START` is the initial width. The logarithm of the width grows by `GAIN` times the excess of an
+# account, and falls by `RELIEF` times its relief.
 START, GAIN, RELIEF = 1.05, 0.2, 0.1
 # The logarithm of the width is clamped to this range.
 _MOST = 20.0
 # The width of a statement about a single point, which does not depend on the account.
 OF_ONE_POINT = 1.1
-# The model's own distribution counts as this many observations. Each score is smoothed with this
-# deviation, which makes the factor continuous.
+# `PRIOR_COUNT` is the weight of the model's own distribution, in observations. `SMOOTHING` is the
+# standard deviation with which each score is smoothed, so that the factor is continuous.
 PRIOR_COUNT, SMOOTHING = 8.0, 0.15
-# Bisection steps for a quantile among scores, and the largest possible quantile.
+# Number of bisection steps for the quantile of the scores, and the largest possible quantile.
 _STEPS, _MOST_SCORE = 40, 12.0
 #: The share ``c`` of the allowed violations that is divided equally among the limits.
 EQUAL = 0.02
-# Scores are clamped to this range, where the parts are constant and squares are finite.
+# Scores are clamped to this range, where their squares are finite.
 _FARTHEST = 1e3
 
 
@@ -52,23 +52,23 @@ def width(account: Account) -> float:
 def widened(z: Tensor, k: float) -> Tensor:
     """Widened normal scores: ``z + (k - 1) max(z, 1)``.
 
-    This is ``k z`` from 1 on. Near the mean, where a factor would have little effect, it is a shift
-    by ``k - 1``.
+    This is ``k z`` if ``z`` is at least 1. For smaller scores a factor would have little effect, so
+    they are shifted by ``k - 1``.
     """
     return z + (k - 1.0) * z.clamp_min(1.0)
 
 
 def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
-    """Scores under the distribution that is ``k`` times as wide: inverts `widened` at ``z``.
+    """Scores under the distribution that is ``k`` times as wide.
 
-    This is ``score / k`` if ``z`` is at least 1.
+    The score ``widened(z, k)`` becomes ``z``. If ``z`` is at least 1, the result is ``score / k``.
     """
     return z + (score - widened(z, k)) / k
 
 
 @torch.no_grad()
 def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) -> float:
-    r"""Factor by which the training data widen, or narrow, the quantiles of a model.
+    r"""Factor by which leave-one-out scores widen or narrow the quantiles of a model.
 
     The factor is ``q / z``. Here ``z`` is the normal score of the level, and ``q`` is the quantile
     of the leave-one-out scores ``z_i`` on the side of the limit, together with 8 pseudo-scores from
@@ -78,12 +78,12 @@ def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) ->
 
     The level is clamped to ``[Phi(1), 1 - 1 / (8 + n)]``: a factor has little effect near the mean,
     and the data say little about more extreme levels. The factor is 1 for a calibrated model, as
-    the calibrator has learned from these scores, and for models that would need refits to leave
-    one out.
+    the calibrator has learned from these scores. It is also 1 for models whose leave-one-out
+    predictions would need refits.
 
     Args:
         model: A model of one outcome.
-        level: Probability with which the limit shall be kept.
+        level: Probability with which the limit must be kept.
         sign: 1 for an upper limit, -1 for a lower limit.
 
     Example:
@@ -116,9 +116,10 @@ def scores_of_parts(level: float, scores: Tensor) -> Tensor:
         ``alpha_s = alpha ((1 - c) p_s / (p_1 + ... + p_S) + c / S)``
 
     of ``alpha = 1 - level``. The parts add up to ``alpha``: if ``p_s <= alpha_s`` for each limit,
-    all limits are kept with probability at least ``level``. Equal parts, ``c = 1``, would demand
-    ``alpha / S`` of a limit even if no other limit is in danger. The small equal share ``c = 0.02``
-    keeps all quantiles finite, and costs 1 % of ``alpha`` if one of two limits is in danger.
+    all limits are kept with probability at least ``level``. With equal parts (``c = 1``), a limit
+    would get only ``alpha / S`` even if no other limit is likely to be violated. The small equal
+    share ``c = 0.02`` keeps all quantiles finite, and reduces the part of a limit by only 1 % of
+    ``alpha`` if the other of two limits is unlikely to be violated.
 
     Example:
         >>> from botorch_calib.decisions.widening import scores_of_parts

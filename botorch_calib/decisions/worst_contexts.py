@@ -5,9 +5,9 @@ ambiguity set ``P`` of distributions of ``c``,
 
     ``q(x) = min {t : min_{p in P} E_{c ~ p}[F_{x,c}(t)] >= level}``
 
-is the smallest bound that the outcome keeps with probability ``level`` under every distribution in
-the set. So ``q(x) <= limit`` if and only if the worst-case expectation of ``F_{x,c}(limit)`` is at
-least ``level``.
+is the smallest upper limit that the outcome keeps with probability at least ``level`` under every
+distribution in the set. So ``q(x) <= limit`` if and only if the worst-case expectation of
+``F_{x,c}(limit)`` is at least ``level``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
 from botorch_calib.robust.sets.base import AmbiguitySet
 
-# Largest number of safeguarded Newton steps. A handful suffice unless contexts differ widely.
+# Largest number of safeguarded Newton steps. A few steps suffice unless contexts differ widely.
 _STEPS = 30
 # Probabilities are clamped to this range, where normal scores are finite in double precision.
 _LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
@@ -62,11 +62,11 @@ class WorstContexts:
         return join_contexts(X.unsqueeze(-3), points, self.centre.indices)
 
     def decisions(self, Z: Tensor) -> Tensor:
-        """The decisions ``... x d_x`` in joint inputs ``... x d``."""
+        """The columns of decisions, ``... x d_x``, of joint inputs ``... x d``."""
         return Z[..., self._columns(Z.shape[-1]).decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
-        """Joint inputs ``... x d`` of decisions ``... x d_x`` with a context; checks the width."""
+        """Check decisions ``... x d_x``; returns joint inputs ``... x d`` with one context."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
             raise BotorchTensorDimensionError(
@@ -90,17 +90,18 @@ class WorstContexts:
     def quantile(
         self, z: Tensor, model: Model, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        r"""The smallest ``t`` with worst-case probability ``Phi(z)``, ``...``, differentiable.
+        r"""The smallest ``t``, ``...``, with the worst-case probability ``Phi(z)``, differentiable.
 
         ``score`` maps ``t``, ``... x 1``, to the normal scores ``... x M`` of the probability that
-        the outcome is at most ``t`` in each context. The quantiles ``ends``, ``... x M``, bracket
-        ``t``. The normal score of the worst-case probability is nearly linear in ``t``, which suits
-        Newton steps. Only the last step records a graph: it gives the gradient of the implicit
-        function, where the worst distribution counts as constant (Danskin's theorem).
+        the outcome is at most ``t`` in each context. The quantiles ``ends`` in each context,
+        ``... x M``, bracket ``t``. The normal score of the worst-case probability is nearly linear
+        in ``t``, which suits Newton steps. Only the last step records a graph: it gives the
+        gradient of the implicit function, with the worst distribution treated as constant
+        (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
-        level = -ndtr(-wanted)  # minus the probability of exceeding `t`, precise if small
+        level = -ndtr(-wanted)  # minus the probability of exceeding `t`
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 

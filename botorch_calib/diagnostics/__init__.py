@@ -1,4 +1,4 @@
-"""Is a model calibrated? Reports that compare stated distributions with data, and an alarm."""
+"""Diagnostics of calibration: reports that compare predictions with data, and an alarm."""
 
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis

@@ -1,4 +1,4 @@
-r"""`CalibrationAlarm`: a sequential test that warns once stated probabilities are proved wrong."""
+r"""`CalibrationAlarm`: a sequential test of predicted probabilities."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from botorch_calib._validation import (
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.posteriors import normal_scores
 
-# Each bet is on a tail with one of these probabilities, and claims that the odds of the tail are
-# one of the `_ODDS` times the stated odds. The lower and the upper half give the same bets, so only
-# one half is listed.
+# Each bet is on a tail with one of these probabilities: that the true odds of the tail are one of
+# the `_ODDS` times the stated odds. Bets on the upper half equal bets on the lower half with
+# inverse odds, so only the lower half is listed.
 _TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
 _EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
-# The mass of each lower and upper tail
+# Share of the probability in the lower tail, and the PITs that bound the lower and upper tails
 _LOWER = {"below": 1.0, "above": 0.0, "both": 0.5}
 _LOW = torch.tensor([[_LOWER[side] * p] for side, p in _EVENTS], dtype=torch.double)
 _HIGH = torch.tensor([[1.0 - (1.0 - _LOWER[side]) * p] for side, p in _EVENTS], dtype=torch.double)
@@ -35,14 +35,14 @@ _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
 class Finding(NamedTuple):
-    """The strongest evidence that an alarm has.
+    """The strongest evidence against the predictions that an alarm has found.
 
     Attributes:
         event: The event that occurs too often or too rarely.
         stated: The stated probability of the event.
         met: The share of outcomes in the region for which the event occurred.
         region: The region of the inputs.
-        wealth: The wealth of the bets on this event, at most e^700.
+        wealth: The wealth of the best bet on this event in this region, at most e^700.
     """
 
     event: str
@@ -56,25 +56,26 @@ class Finding(NamedTuple):
 
 
 class CalibrationAlarm:
-    r"""Bets against predictive distributions, and warns once the bets have won enough.
+    r"""Sequential test that raises an alarm once bets against predictions have won enough.
 
     If the predictions are right, the probability integral transform (PIT) ``u = F_x(y)`` of an
     outcome is uniform given the past, however points are chosen. Let an event ``A`` of ``u`` (a
     lower tail, an upper tail, or both) have stated probability ``p``. A bet that the odds of ``A``
-    are ``k`` times as large multiplies the wealth by ``r / p`` if ``A`` occurs, and by
-    ``(1 - r) / (1 - p)`` otherwise, with ``r / (1 - r) = k p / (1 - p)``. The bets combine several
-    events and odds with the whole box and both halves of each input. The share ``1 / (s (s + 1))``
-    of each stake starts in round ``s``, so that late changes are noticed too. The total wealth is
-    the mean over all bets.
+    are ``k`` times the stated odds multiplies its wealth by ``r / p`` if ``A`` occurs, and by
+    ``(1 - r) / (1 - p)`` otherwise, with ``r / (1 - r) = k p / (1 - p)``. There is a bet for each
+    combination of event, odds and region: the whole box, or one half of it along one input. A share
+    ``1 / (s (s + 1))`` of each stake is first bet in round ``s``, so that late changes are detected
+    too. The total wealth is the weighted mean over all bets. Bets on the whole box have half of the
+    weight (without ``bounds``, the whole weight).
 
     **Proof.** Each factor has mean 1 given the past, since ``P(A) = p``, so the wealth is a
     nonnegative martingale that starts at 1. If the predictions are right, it ever exceeds
     ``1 / false_alarm`` with probability at most ``false_alarm`` (Ville's inequality). The wealth
-    may be checked after each outcome. Outcomes of one call, predicted by the same model, may
-    depend on each other: the mean of the factors, which also has mean 1, replaces the product.
+    may be checked after each outcome. Outcomes that are passed in one call, predicted by the same
+    model, may be dependent: their factors are averaged, and the average also has mean 1.
 
-    **Counts and rounded values.** ``F_x(y)`` is uniform only for continuous outcomes: a correct
-    model of Poisson counts raised the alarm in 16 % of runs. A uniform draw between
+    **Counts and rounded values.** ``F_x(y)`` is uniform only for continuous outcomes: with a
+    correct model of Poisson counts, 16 % of runs raised the alarm. A random number between
     ``P(outcome < y)`` and ``P(outcome <= y)`` is uniform for all outcomes: pass both to `observe`,
     or the ``grid`` to `watch`.
 
@@ -83,8 +84,8 @@ class CalibrationAlarm:
     indication, without this bound.
 
     Args:
-        false_alarm: Probability of ever warning if all predictions are right.
-        bounds: ``2 x d``: the box whose halves are regions (default: no regions).
+        false_alarm: Largest probability of ever raising the alarm if all predictions are right.
+        bounds: A box ``2 x d``, whose halves are regions (default: no regions).
 
     Example:
         >>> alarm = CalibrationAlarm(false_alarm=0.05)
@@ -100,7 +101,7 @@ class CalibrationAlarm:
         stated = torch.tensor([p for _, p in _EVENTS], dtype=torch.double).view(-1, 1, 1)
         odds = torch.tensor(_ODDS, dtype=torch.double).view(-1, 1) * stated / (1.0 - stated)
         bet = odds / (1.0 + odds)
-        # events x odds x 1 (regions)
+        # Factors of shape events x odds x 1, where the last dimension is for regions
         self._if_met, self._if_not = bet / stated, (1.0 - bet) / (1.0 - stated)
         regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
         # Logarithms, since wealth would overflow in long runs.
@@ -116,7 +117,7 @@ class CalibrationAlarm:
         self.finding: Finding | None = None
         #: The number of the call of `observe` that raised the alarm, from 1; None before.
         self.raised_at: int | None = None
-        # Points with outcomes that were watched as continuous ones
+        # Points with their outcomes, passed to `watch` as continuous outcomes
         self._watched: set[tuple[float, ...]] = set()
         self._has_warned = False
 
@@ -127,20 +128,20 @@ class CalibrationAlarm:
 
     @property
     def wealth(self) -> float:
-        """The present wealth; ``1 / false_alarm`` raises the alarm."""
+        """The present wealth; the alarm is raised once it reaches ``1 / false_alarm``."""
         return self.history[-1] if self.history else 1.0
 
     @torch.no_grad()
     def observe(self, pits: Tensor, X: Tensor | None = None, below: Tensor | None = None) -> bool:
-        """Record outcomes through their predictions; returns whether the alarm was ever raised.
+        """Record outcomes, given as PITs; returns whether the alarm was ever raised.
 
         Args:
             pits: Probability integral transforms ``n`` in [0, 1], of predictions made before the
-                outcomes were known. For outcomes on a grid: the probabilities of a value up to
-                the outcome.
+                outcomes were known. For outcomes on a grid, the probabilities of a value of at
+                most the outcome.
             X: The points ``n x d``, required with ``bounds``.
-            below: For outcomes on a grid, the probabilities ``n`` of a value below the outcome. A
-                uniform draw between ``below`` and ``pits``, by PyTorch's generator, is then used.
+            below: For outcomes on a grid, the probabilities ``n`` of a value below the outcome.
+                PyTorch's generator then draws PITs uniformly between ``below`` and ``pits``.
 
         Raises:
             InputDataError: If a value is outside [0, 1], or ``below`` exceeds ``pits``.
@@ -173,19 +174,19 @@ class CalibrationAlarm:
 
     @torch.no_grad()
     def watch(self, model: Any, X: Tensor, Y: Tensor, grid: float | None = None) -> bool:
-        """Record outcomes, predicted by a model that has not seen them.
+        """Record outcomes with a model's predictions; returns whether the alarm was ever raised.
 
         Args:
-            model: A model of one outcome. The posterior of observations has a ``cdf`` or
-                `normal_scores`, or is assumed to be normal.
+            model: A model of one outcome that has not seen ``Y``. Its posterior of observations is
+                assumed to be normal unless it has a ``cdf`` or `normal_scores`.
             X: Points ``n x d``.
             Y: Outcomes ``n x 1``.
             grid: The distance between possible outcomes if these lie on a grid, such as 1 for
-                counts. The predicted probability of an outcome is then that of the interval within
-                half of this distance.
+                counts. The predicted probability of an outcome is then the probability of the
+                interval that extends half of this distance to both sides.
 
         Raises:
-            UnsupportedError: If the model has several outputs, or several members.
+            UnsupportedError: If the model has several outputs, or is an ensemble.
 
         Warns:
             CalibrationWarning: Once, if many outcomes are equal and ``grid`` is missing.
@@ -263,7 +264,7 @@ class CalibrationAlarm:
         return f"where input {column} is {'above' if is_upper else 'at most'} {middle:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text for ``json.dumps``, with the wealth after each call."""
+        """Return plain numbers and text for ``json.dumps``, with the wealth after each call."""
         return {
             "false_alarm": self.false_alarm,
             "raised_at": self.raised_at,
@@ -283,7 +284,7 @@ class CalibrationAlarm:
 
 
 def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """The alarm after outcomes observed one at a time; ``X`` is only needed with ``bounds``."""
+    """Return an alarm that has observed ``pits`` one by one; ``X`` is needed with ``bounds``."""
     alarm = CalibrationAlarm(bounds=bounds)
     places = [None] * len(pits) if X is None or bounds is None else X.cpu().split(1)
     for pit, place in zip(pits.cpu().split(1), places, strict=True):
@@ -292,5 +293,5 @@ def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> Cal
 
 
 def _exp(log_wealth: Tensor) -> float:
-    """The wealth with this logarithm, at most e^700."""
+    """Compute the wealth from its logarithm, at most e^700."""
     return math.exp(min(float(log_wealth), 700.0))

@@ -28,7 +28,7 @@ from botorch_calib.models.training_prior import TrainingPrior, training_prior
 # If the data also support this multiple of the stated noise, they hardly determine the noise.
 _VAGUE = 3.0
 # Noise that is too large does no harm up to this share of the objective's prior standard deviation:
-# it keeps the covariance of noise-free data well-conditioned. BoTorch fits about 0.01 at least.
+# it keeps the covariance of noise-free data well-conditioned. BoTorch's fits give at least 0.01.
 _NEGLIGIBLE = 0.02
 _WIDTH = 100
 
@@ -48,12 +48,12 @@ class NoiseDiagnosis:
 
     Attributes:
         stated: The noise stated by the model.
-        supported: The noise with the largest likelihood; 0 if data without noise are likeliest.
+        supported: The noise with the largest likelihood; 0 if the absence of noise is likeliest.
         interval: The noise levels that the likelihood ratio test does not reject; it starts at 0 if
             the test does not reject the absence of noise.
         multiplier: ``(supported / stated)^2``, the correction factor of noise *variances*. None if
             the stated noise is zero.
-        multiplier_interval: The same for ``interval``.
+        multiplier_interval: The multipliers at both ends of ``interval``, or None.
         level: Level of the interval.
         given: Whether the noise was given, as with ``train_Yvar``, instead of fitted.
         num_observations: Number of training observations whose noise is judged.
@@ -64,7 +64,8 @@ class NoiseDiagnosis:
         is_floor: Whether the given noise is GPyTorch's minimum
             (``gpytorch.settings.min_fixed_noise``), which replaces smaller values such as 0.
         are_deviations: Whether the given variances are rejected and their squares are not, so that
-            they may be standard deviations. If all are equal, other errors can look the same.
+            they may be standard deviations. If all given values are equal, this may also be due to
+            other errors.
     """
 
     stated: float
@@ -103,7 +104,7 @@ class NoiseDiagnosis:
         compared with the objective.
         """
         if self.agrees:
-            # A kernel fitted together with the noise has not absorbed any of it.
+            # If the noise was fitted together with the kernel, the kernel absorbed none of it.
             is_vague = self.given and self.interval[1] > _VAGUE * self.stated
             return _HARDLY_TELLING if is_vague else None
         is_larger = self.stated < self.interval[0]
@@ -126,7 +127,7 @@ class NoiseDiagnosis:
         return remedy if size == "smaller" else f"{remedy} {_AND_AGAIN}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
+        """Return plain numbers for ``json.dumps``, without the curve of the likelihood."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
@@ -151,11 +152,11 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
     with everything else in the model fixed. The interval holds all ``m`` that the likelihood ratio
     test does not reject: ``2 (log L(max) - log L(m))`` is at most the ``level``-quantile of
-    chi-square with one degree of freedom. Observations stated to be free of noise are fixed as
-    stated, and the other observations are judged given them. If all are stated to be free of noise,
-    a single noise variance is estimated. For a `PartlyKnownNoiseGP` the given noise is judged, and
-    for a model of several tasks the noise of one ``task``; the noise of all other observations is
-    fixed as stated.
+    chi-square with one degree of freedom. Observations that are stated to be noise-free stay
+    noise-free, and the noise of the other observations is judged given these observations. If all
+    are stated to be noise-free, a single noise variance is estimated. For a `PartlyKnownNoiseGP`,
+    only the given noise is judged. For a model of several tasks, only the noise of one ``task`` is
+    judged. The noise of all other observations is fixed as stated.
 
     Hyperparameters fitted under too little noise absorb part of the missing noise, mostly through a
     short lengthscale. The supported noise is then too small, so fit and diagnose again once the
@@ -163,14 +164,14 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
-            or given noise, or a `CalibratedModel` or `CensoredDelayModel` around one. Only observed
-            values count. The model is not changed.
+            or given noise, or a `CalibratedModel` or `CensoredDelayModel` of such a process.
+            Pending points are ignored. The model is not changed.
         level: Level of the interval, in (0, 1).
-        task: For a model of several tasks, such as ``MultiTaskGP``: the value of the task feature
-            whose observations are judged.
+        task: The value of the task feature whose observations are judged, for a model of several
+            tasks such as ``MultiTaskGP``.
 
     Raises:
-        UnsupportedError: If the model is not such a process, or the outcome transform not affine.
+        UnsupportedError: If the model is no such process, or its outcome transform is not affine.
         InputDataError: If there are no training data, or ``task`` is missing or unknown.
 
     Example:
@@ -191,8 +192,8 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     noise = torch.ones_like(prior.noise) if is_zero else prior.noise
     base = root_mean(noise) if is_zero else stated  # standard deviation at m = 1
-    # For observations with fixed noise, the noise is added to the covariance of the objective, and
-    # they count as noise-free.
+    # The noise of observations that are not judged is added to the covariance of the objective, and
+    # these observations count as noise-free.
     others = torch.where(rows, 0.0, prior.noise)
     data = prior._replace(
         covariance=prior.covariance + others.diag_embed(), noise=torch.where(rows, noise, 0.0)
@@ -200,9 +201,10 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     support = supported_multipliers(whitened(data), level)
     # The factor 1.01 allows for rounding: the noise is a difference of two rounded variances.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    is_known = not (is_zero or is_floor) and support.low > 0.0  # otherwise small squares always fit
+    # If the data support the absence of noise, small squares always fit.
+    is_known = not (is_zero or is_floor) and support.low > 0.0
     are_deviations = given and is_known and not support.low <= 1.0 <= support.high
-    if are_deviations:  # only if the best multiple fits hardly better than the squares
+    if are_deviations:  # unless the best multiple fits much better than the squares
         squares = data._replace(noise=squared_units * data.noise.square())
         gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
         ratios = (squared_units * data.noise)[data.noise > 0.0]  # `whitened` omits determinants
@@ -245,7 +247,7 @@ def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
 
 
 def _number(value: float) -> str:
-    """The number with two significant digits; as an integer from 10 to a million."""
+    """Format a number with two significant digits, or as an integer from 10 to a million."""
     if value == 0.0 or 9.95 <= value < 1e6:
         return f"{value:.0f}"
     return f"{value:#.2g}"
@@ -293,8 +295,8 @@ _HARDLY_TELLING = (
 class WhitenedTargets(NamedTuple):
     """Independent coordinates of the data, for the likelihood of a multiplier of the noise.
 
-    With ``K`` the covariance of the objective at the training inputs, ``N`` the diagonal matrix of
-    the noise variances and ``r`` the targets minus their mean, ``r ~ N(0, K + m N)``. Let
+    Let ``K`` be the covariance of the objective at the training inputs, ``N`` the diagonal matrix
+    of the noise variances, and ``r ~ N(0, K + m N)`` the targets minus their mean. Let
 
         ``N^{-1/2} K N^{-1/2} = U diag(lambda) U^T``,    ``s = U^T N^{-1/2} r``.
 
@@ -315,7 +317,7 @@ class WhitenedTargets(NamedTuple):
         return -0.5 * (self.squares / total + total.log()).sum(dim=-1)
 
     def at(self, t: float) -> float:
-        """``log L`` at one number."""
+        """``log L`` at a single ``t``."""
         return float(self.log_likelihood(self.squares.new_tensor([t])))
 
 
@@ -355,7 +357,7 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
     points = _grid(data, drop)
     values = data.log_likelihood(points)
     best = int(values.argmax())
-    if values[best] - values[0] <= _TIE:  # the likelihood is flat down to no noise
+    if values[best] - values[0] <= _TIE:  # the likelihood is flat down to zero noise
         best = 0
     else:
         around = points[best - 1].item(), points[best + 1].item()
@@ -382,10 +384,10 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     """Values of ``log m``, from the smallest resolvable value to one that is always rejected."""
     eigenvalues, squares = data
-    # Eigenvalues, and any m added to them, are exact up to rounding relative to the largest.
+    # Rounding errors of eigenvalues, and of eigenvalues plus m, are relative to the largest one.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
-    # log L(m) <= -n/2 log m, since eigenvalues are nonnegative; this bound falls below the
+    # log L(m) <= -n/2 log m, since eigenvalues are nonnegative. At `high` this bound is below the
     # threshold, which is at least log L(start) - drop.
     reached = float(data.log_likelihood(start)) - drop
     high = -2.0 / len(squares) * reached + _STEP

@@ -47,24 +47,26 @@ _CARRIED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CalibrationReport:
-    """Scores of the predictive distributions of a model and of the Gaussian process in it.
+    """Scores of the predictive distributions of a calibrated model and of its base model.
 
-    ``print(report)`` shows a table, `to_dict` exports plain numbers; the functions
+    ``print(report)`` shows a table, and `to_dict` exports plain numbers. The functions
     ``plot_reliability``, ``plot_pit_histogram`` and ``plot_coverage_over_time`` of
-    `botorch_calib.plotting` draw it, and ``plot_calibration_alarm`` each of its alarms.
+    `botorch_calib.plotting` draw the report, and ``plot_calibration_alarm`` draws one alarm.
 
     Attributes:
-        alpha: The central ``1 - alpha`` intervals are judged.
+        alpha: Probability of an outcome outside of the central prediction intervals that are
+            judged.
         levels: Quantile levels, ``M``.
-        source: ``"prequential"``, ``"loo"``, ``"held-out"`` or ``"given"``.
+        source: How outcomes were predicted: ``"prequential"`` (from earlier outcomes), ``"loo"``
+            (from all other outcomes), ``"held-out"``, or ``"given"`` (elsewhere).
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the base model without calibration.
-        noise: The `noise_diagnosis`; None if it does not support the model.
+        noise: The result of `noise_diagnosis`, or None if that does not support the model.
         base_name: The name of the base model in tables and figures.
-        alarms: If outcomes were predicted in time order, a `CalibrationAlarm` for each forecaster,
-            by name. False alarms are bounded if predictions were made before the outcomes, as for
-            ``"carried"``. An alarm replayed by a fitted model (``source="prequential"``) is an
-            indication.
+        alarms: A `CalibrationAlarm` for each forecaster, by name, if outcomes were predicted in
+            time order. The probability of a false alarm is bounded if each prediction was made
+            before its outcome was known, as for the alarm ``"carried"``. It is not bounded for an
+            alarm that was replayed over the training data (``source="prequential"``).
     """
 
     alpha: float
@@ -78,12 +80,12 @@ class CalibrationReport:
 
     @property
     def num_observations(self) -> int:
-        """Number of observations judged."""
+        """Number of observations that are judged."""
         return len(self.base.pits)
 
     @property
     def forecasts(self) -> dict[str, ForecastScores]:
-        """The scores by the name of the forecaster, calibrated first."""
+        """The scores of each forecaster, by name. The calibrated model comes first."""
         base = {self.base_name: self.base}
         return base if self.calibrated is None else {"calibrated": self.calibrated, **base}
 
@@ -95,7 +97,7 @@ class CalibrationReport:
         return f"With only {self.num_observations} observations these numbers are rough."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested dictionaries, lists and numbers, ready for ``json.dumps``."""
+        """Return the report as nested dictionaries, lists and numbers for ``json.dumps``."""
         return {
             "alpha": self.alpha,
             "levels": self.levels.tolist(),
@@ -124,7 +126,7 @@ class CalibrationReport:
 
 
 def _plain(scores: object) -> object:
-    """Dataclasses, tensors and tuples as dictionaries, lists and numbers."""
+    """Convert dataclasses, tensors and tuples to dictionaries, lists and numbers."""
     if isinstance(scores, Tensor):
         return scores.tolist()
     if isinstance(scores, tuple):
@@ -138,7 +140,7 @@ def _plain(scores: object) -> object:
 
 
 def _table(report: CalibrationReport) -> list[str]:
-    """Coverage, scores, coverage by region and observed frequencies of quantiles."""
+    """Lines with coverage, scores, coverage by region and observed frequencies of quantiles."""
     columns = list(report.forecasts.values())
     lines = [
         _row("", list(report.forecasts)),
@@ -160,7 +162,7 @@ def _table(report: CalibrationReport) -> list[str]:
 
 
 def _region_rows(columns: list[ForecastScores]) -> list[str]:
-    """Coverage in each cell of the inputs."""
+    """Lines with the coverage in each cell of the inputs."""
     cells = columns[0].regions
     if not cells:
         return []
@@ -171,14 +173,14 @@ def _region_rows(columns: list[ForecastScores]) -> list[str]:
         shares = [scores.regions[index] for scores in columns]
         texts = [_share(share.coverage, share.interval) for share in shares]
         lines.append(_row(f"  region {index + 1}, n = {cell.count}", texts))
-        # The sides of the cell that do not span the data
+        # Inputs in which the cell is smaller than the range of the data
         cut = ((cell.lower > lowest) | (cell.upper < highest)).nonzero().flatten().tolist()
         lines += [f"    x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]" for i in cut]
     return lines
 
 
 def _alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
-    """Whether and when each alarm was raised, and how far that is proof."""
+    """Lines on whether and when each alarm was raised, and whether false alarms are bounded."""
     lines = [""] if alarms else []
     for name, alarm in alarms.items():
         lines += textwrap.wrap(f"{name}: {alarm}", width=100, subsequent_indent="  ")

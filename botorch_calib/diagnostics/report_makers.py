@@ -71,10 +71,10 @@ def calibration_report(
     """Judge the predictive distributions of a model and of its Gaussian process.
 
     Without ``X`` and ``Y``, the training data are judged. The Gaussian process predicts each
-    observation with the current hyperparameters, which were fitted to all data. A fresh calibrator
-    is replayed over the residuals, and each observation is judged by the distribution predicted
-    before the calibrator learned from it. With held-out data, the present model is judged. The
-    model and the calibrator are not changed.
+    observation with the current hyperparameters, which were fitted to all data. A fresh copy of the
+    calibrator is run over the residuals in order. Each observation is judged by the distribution
+    that was predicted before the calibrator learned from it. With held-out data, the present model
+    is judged. The model and the calibrator are not changed.
 
     The report is about observations. Statements about the noise-free objective depend on the stated
     noise as well, so the `noise_diagnosis` of an exact Gaussian process is added.
@@ -84,14 +84,14 @@ def calibration_report(
             of GPyTorch, with one output.
         X: Held-out inputs, ``n x d``.
         Y: Held-out observations, ``n x 1``.
-        alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
+        alpha: Probability, in (0, 1), outside of the central intervals that are judged.
         levels: ``M`` increasing quantile levels in (0, 1).
-        num_initial: Number of initial training data (the design) to leave out.
-        residuals: ``"prequential"`` predicts each training observation from the earlier ones,
-            ``"loo"`` from all others.
-        num_regions: Number of cells of the inputs in which coverage is counted.
-        alarm: An alarm that watched the predictions as they were made, to be added to the report
-            with its guarantee.
+        num_initial: Number of initial training points (the design) that are not judged.
+        residuals: How training observations are predicted: each from the earlier observations
+            (``"prequential"``), or each from all other observations (``"loo"``).
+        num_regions: Number of cells of the input space for which coverage is reported.
+        alarm: An alarm that observed the outcomes as they arrived. It is added to the report, and
+            its bound on false alarms holds.
 
     Raises:
         UnsupportedError: If the model has several outputs, or `CalibratedModel` does not support
@@ -116,7 +116,7 @@ def calibration_report(
             forecasts = _of_held_out(model, X, Y, alpha)
     try:
         noise = noise_diagnosis(model)
-    except (UnsupportedError, InputDataError):  # the report supports more models
+    except (UnsupportedError, InputDataError):  # the diagnosis supports fewer models
         noise = None
     source = residuals if X is None else "held-out"
     return _report_of(forecasts, alpha, levels, source, num_regions, noise=noise, carried=alarm)
@@ -139,11 +139,11 @@ def report_from_pits(
     Args:
         pits: Predicted probabilities of a value below the observation, ``n``, in [0, 1], in time
             order: a tensor, an array or a list.
-        alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
+        alpha: Probability, in (0, 1), outside of the central intervals that are judged.
         levels: ``M`` increasing quantile levels in (0, 1).
-        X: The inputs, ``n x d``, to count coverage in cells of the inputs.
+        X: The inputs, ``n x d``, if coverage is to be reported in cells of the inputs.
         num_regions: Number of cells.
-        bounds: ``2 x d``: a box, known beforehand, whose halves are regions of the alarm.
+        bounds: A box ``2 x d`` that was known beforehand. Its halves are regions of the alarm.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -175,8 +175,8 @@ def report_from_moments(
     Args:
         mean: Predicted means, ``n``, in time order: a tensor, an array or a list.
         deviation: Predicted standard deviations of observations, noise included, ``n``.
-        observed: The observations, ``n``, which the predictions have not used.
-        alpha: As in `report_from_pits`, like the further arguments.
+        observed: The observations, ``n``, which were not used for the predictions.
+        alpha: As in `report_from_pits`, which explains all arguments from here on.
         levels: Quantile levels.
         X: The inputs, ``n x d``.
         num_regions: Number of cells.
@@ -212,7 +212,7 @@ class Forecasts(NamedTuple):
 
 
 def _vector(name: str, values: ArrayLike | Tensor, num: int | None = None) -> Tensor:
-    """Convert a container of at least one number, all finite, to a vector in double precision."""
+    """Convert one or more finite numbers, in any container, to a vector in double precision."""
     vector = check_array(name, values, (num,))
     if not len(vector):
         raise BotorchTensorDimensionError(f"`{name}` must hold at least one number.")
@@ -289,7 +289,7 @@ def _unsupported(model: Module) -> UnsupportedError:
     )
 
 
-# ------------------------------------------------------------ the report on it
+# ------------------------------------------------------------ the report
 
 
 def _report_of(
@@ -301,7 +301,7 @@ def _report_of(
     noise: NoiseDiagnosis | None = None,
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """The report on forecasts, with alarms if these were made in time order."""
+    """Return the report on forecasts, with alarms if the forecasts were made in time order."""
     levels = check_numbers("levels", levels).to("cpu", torch.double)
     check_levels("levels", levels)
     check_count("num_regions", num_regions)

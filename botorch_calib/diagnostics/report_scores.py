@@ -27,10 +27,10 @@ class RegionCoverage:
 
     Attributes:
         lower: Lower corner of the cell, ``d``, in the units of the inputs.
-        upper: Upper corner, ``d``.
+        upper: Upper corner of the cell, ``d``.
         count: Number of observations in the cell.
         coverage: Fraction of these observations inside the interval.
-        interval: Binomial 95 % interval of the probability behind ``coverage``.
+        interval: Binomial 95 % interval for the coverage probability.
     """
 
     lower: Tensor
@@ -50,11 +50,11 @@ class ForecastScores:
     Attributes:
         frequencies: Fraction of observations at or below the predicted quantile, for each of the
             report's levels, ``M``.
-        frequency_intervals: Binomial 95 % intervals of the probabilities behind ``frequencies``,
-            ``M x 2``.
+        frequency_intervals: Binomial 95 % intervals, ``M x 2``, for the probabilities that
+            ``frequencies`` estimate.
         calibration_error: ``sum_j (level_j - frequency_j)^2``.
         coverage: Fraction of observations inside the central ``1 - alpha`` interval.
-        coverage_interval: Binomial 95 % interval of the probability behind ``coverage``.
+        coverage_interval: Binomial 95 % interval for the coverage probability.
         regions: Coverage in each cell of the inputs, if inputs are known.
         pits: Predicted probabilities of a value below the observation, ``n``, in time order.
         covered: Whether each observation lies in the central interval, ``n``.
@@ -88,21 +88,21 @@ class ForecastScores:
 
 
 class Judged(NamedTuple):
-    """The positions of ``n`` observations in the distributions of one forecaster."""
+    """Probability integral transforms (PITs), coverage and mean scores of ``n`` observations."""
 
     pits: Tensor  # n
     covered: Tensor  # n
-    means: dict[str, float]  # the known means of `ForecastScores`
+    means: dict[str, float]  # the fields `mean_...` of `ForecastScores` that are known
 
 
 def judged_predictions(
     stated: Prediction, predictives: Sequence[PiecewisePredictive | None], Y: Tensor, alpha: float
 ) -> list[Judged]:
-    """Judge a prediction of ``Y``, ``n x 1``, after correction by each of the ``predictives``."""
+    """Judge a prediction of ``Y``, ``n x 1``, once for each correction in ``predictives``."""
     y = Y.double().view(stated.shape)
     if not stated.is_gaussian:
         return [_judged(stated.corrected(each), y, 1.0, alpha) for each in predictives]
-    # In standard deviations, which may be tiny compared with the outcomes
+    # Compute in standard deviations, which may be tiny compared with the outcomes.
     z, unit = stated.own_score(y), stated.unit_of_scores
     normal = PiecewisePredictive.gaussian((1, 1), device=z.device)
     laws = [(normal if each is None else each).to(torch.double) for each in predictives]
@@ -112,7 +112,7 @@ def judged_predictions(
 def _judged(
     law: PiecewisePredictive | Prediction, at: Tensor, unit: Tensor | float, alpha: float
 ) -> Judged:
-    """Judge observations ``at`` by a distribution, both in a ``unit`` of the outcome."""
+    """Judge observations ``at`` by a distribution; multiplying by ``unit`` gives outcome units."""
     if isinstance(law, Prediction):
         deviation = law.moments()[1].sqrt()
         score = crps_of_quantiles(law.quantile, at.reshape(-1)).view(at.shape)
@@ -156,7 +156,7 @@ def scores_of(judged: Judged, levels: Tensor, cells: Sequence[Cell]) -> Forecast
 
 
 def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
-    """The covered fraction, and a binomial interval."""
+    """The fraction of covered observations, and its binomial interval."""
     low, high = binomial_interval(covered.sum(), len(covered))
     return float(covered.double().mean()), (float(low), float(high))
 
@@ -200,7 +200,7 @@ def _halves(X: Tensor, cell: Cell, span: Tensor) -> list[Cell]:
     values = points[:, axis]
     if not widths[axis] > 0:
         return []
-    # Ties at the median stay together: in the upper part if the median is the maximum.
+    # Points equal to the median go to the lower part, or to the upper if the median is the maximum.
     median = values.median()
     left = values <= median if (values > median).any() else values < median
     cut = (values[left].max() + values[~left].min()) / 2

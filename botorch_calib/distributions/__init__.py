@@ -1,16 +1,16 @@
 """Calibrated distributions of observations and of the objective, in closed form.
 
-All units are standardised, ``z = (y - mu) / sigma_y``; this package does not depend on models or on
-units of outcomes. The call chain of log expected improvement, from the acquisition function down::
+Piecewise distributions are in standardised units, ``z = (y - mu) / sigma_y``. No module depends on
+a model. These functions compute log expected improvement, from the acquisition function down::
 
     LogCalibratedExpectedImprovement.forward           acquisition/improvement.py
-     |  the model's posterior at X, b x 1 x d -> b x 1 x 1
+     |  evaluates the model's posterior at X, b x 1 x d -> b x 1 x 1
     Prediction.log_expected_improvement                posteriors/prediction.py
-     |  outcome units -> distance from the mean; number or tensor -> broadcast
+     |  converts the incumbent from outcome units to a distance from the mean
      |
-     +--> SmoothedPredictive.log_excess     denoised_piecewise.py: with noise, z + r eps
-     |     |  units of z -> standard units of the normal pieces, batch -> columns
-     +--> UnsmoothedPredictive.log_excess   denoised_piecewise.py: without noise, z
+     +--> SmoothedPredictive.log_excess     denoised_piecewise.py: z + r eps, with noise
+     |     |  divides by the scale of the normal pieces and flattens the batch
+     +--> UnsmoothedPredictive.log_excess   denoised_piecewise.py: z, without noise
            |
           log_excess -> _Integral           _denoised_integrals.py: first derivatives in closed form
            |
@@ -18,9 +18,9 @@ units of outcomes. The call chain of log expected improvement, from the acquisit
            |                                exp(-700) keeps its digits
            +--> _flats                      _denoised_integrals.py: uniform pieces
            +--> bivariate_tails -> _wedge   _bivariate_tails.py: normal pieces
-           +--> piece_logs                  _piece_integrals.py: without noise, or if bounded
+           +--> piece_logs                  _piece_integrals.py: any pieces, if there is no noise
 
-Probabilities of improvement follow the same chain through ``log_survival``, and quantiles invert
+Probabilities of improvement use ``log_survival`` instead of ``log_excess``, and quantiles invert
 ``log_survival``.
 """
 

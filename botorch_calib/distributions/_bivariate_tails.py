@@ -6,9 +6,9 @@ and ``Z`` to ``z``, so that ``(X, Z)`` is a standard bivariate normal pair. For 
 c, Z beyond k)`` and the derivative of this probability with respect to ``c``.
 
 Values are divided by the largest density in the region of integration, so that an expected
-improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` has a small
-absolute error only. Nicholson's V function is an integral of a positive function, so its relative
-error is small, at a tenth of the cost.
+improvement of ``exp(-700)`` keeps its digits. The absolute error of
+``botorch.utils.probability.bvn`` is small, but its relative error is not. Nicholson's V function is
+an integral of a positive function, so its relative error is small. It costs a tenth as much.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.
@@ -33,28 +33,26 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # nodes of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # for smaller h, V is computed from its complement, a smooth integral
 _CUT = 64.0  # the rule for V ends where the integrand has decreased by exp(-32)
-# Numbers per operation at the nodes of V. They fit into a CPU's cache. A device needs few large
-# operations, which fit into its memory.
+# Number of elements in one operation at the nodes of V. On a CPU they fit into the cache. On a GPU,
+# fewer and larger operations are faster.
 _CHUNK, _LARGE_CHUNK = 32_000, 2**24
 
 
 def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor:
-    r"""``2 pi exp((h^2 + eta^2) / 2) V(h, eta)`` for ``h, eta >= 0``, given their Mills ratios.
+    r"""Return ``2 pi exp((h^2 + eta^2) / 2) V(h, eta)``, given the Mills ratios of ``h, eta >= 0``.
 
-    ``V(h, eta) = 1/(2 pi) int_eta^inf exp(-(h^2 + y^2)/2) h / (h^2 + y^2) dy`` is the normal mass
-    of a wedge. The line at distance ``h`` from the origin bounds the wedge, and so does the ray
-    from the origin through the point of this line at height ``eta``. In polar coordinates the mass
-    is ``int exp(-h^2 / (2 cos^2)) d angle``.
+    ``V(h, eta) = 1/(2 pi) int_eta^inf exp(-(h^2 + y^2)/2) h / (h^2 + y^2) dy`` is the probability
+    of the wedge ``x > h, y > x eta / h`` under the standard bivariate normal distribution.
 
-    ``V(h, eta) + V(eta, h) = Phi(-h) Phi(-eta)`` exchanges the arguments, so assume ``h >= eta``:
-    then the peak of the kernel ``h / (h^2 + y^2)`` is at least as wide as ``eta``.
+    The identity ``V(h, eta) + V(eta, h) = Phi(-h) Phi(-eta)`` exchanges the arguments, so assume
+    ``h >= eta``. Then the peak of the kernel ``h / (h^2 + y^2)`` is at least as wide as ``eta``.
 
-    * Far from the origin the rule covers ``[eta, eta + reach]``. At its end ``(y^2 - eta^2) / 2``
-      is 32, and less than 1e-13 is left.
+    * Far from the origin, the quadrature rule covers ``[eta, eta + reach]``. At the upper end
+      ``(y^2 - eta^2) / 2`` is 32, so the rule omits less than 1e-13 of the integral.
     * For ``h`` up to 2.5 the rule would miss the peak. The complement ``Phi(-h)/2 - V`` is an
-      integral over ``[0, eta]``, where the kernel is smooth. The subtraction costs two digits at
-      2.5.
-    * Very close to the origin V depends on ``eta / h`` only.
+      integral over ``[0, eta]``, where the kernel is smooth. At ``h = 2.5`` the subtraction loses
+      two digits.
+    * Very close to the origin, ``V`` depends only on ``eta / h``.
     """
     high, low = torch.maximum(h, eta), torch.minimum(h, eta)
     corner, square = less(high, _CORNER), low * low
@@ -88,7 +86,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
 def off_zero(knots: Tensor) -> Tensor:
     """Replace knots at zero by 1e-150, whose square does not underflow.
 
-    In `bivariate_tails` the angle of the corner is undefined if both thresholds are zero.
+    In `bivariate_tails` the angle of the corner is undefined if the knot and ``x`` are both zero.
     """
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
@@ -96,16 +94,16 @@ def off_zero(knots: Tensor) -> Tensor:
 def scale_beyond(
     x: Tensor, c: Tensor, r: Tensor, norm: Tensor, knot: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""A rough logarithm of ``P(z + r eps > x)`` for ``z`` just beyond ``knot >= 0``.
+    r"""Return a rough ``log P(z + r eps > x | z > knot)`` for ``knot >= 0``, used as a scale.
 
-    With ``c = x / norm``, it is ``knot^2 / 2`` minus half the squared distance of the region ``X >
-    c, Z > knot`` from the origin. The squared distance is ``knot^2`` for ``x < knot``, ``c^2 +
-    eta_c^2`` if the nearest point is the corner, and ``c^2`` from ``x = knot norm^2`` on. The scale
-    increases with the knot.
+    With ``c = x / norm``, the scale is ``knot^2 / 2`` minus half of the squared distance between
+    the origin and the region ``X > c, Z > knot``. The squared distance is ``knot^2`` for ``x <
+    knot``, ``c^2 + eta_c^2`` if the nearest point is the corner, and ``c^2`` for ``x >= knot
+    norm^2``. The scale increases with the knot.
 
     Returns:
         The scale, and ``-c^2 / 2`` minus the scale. The difference is computed without ``c^2``,
-        whose rounding error exceeds 1 from ``c = 1e8`` on.
+        whose rounding error exceeds 1 for ``c > 1e8``.
     """
     half = (knot * knot).mul(0.5)
     rest = torch.addcmul(half, c, c, value=-0.5)
@@ -124,7 +122,7 @@ def bivariate_tails(
     mills_k: Tensor,
     log_at_c: Tensor,
 ) -> Tensor:
-    r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
+    r"""Return scaled integrals over the tails beyond the knots, without a graph.
 
     ``(X, Z)`` is standard bivariate normal with correlation ``rho = (1 + r^2)^(-1/2)``; ``q =
     sqrt(1 - rho^2)``. The tail of ``Z`` is the upper tail for ``knot > 0`` and the lower tail for
@@ -135,14 +133,16 @@ def bivariate_tails(
     ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
     Args:
-        x: Thresholds on ``z + r eps``, ``batch_shape``, as are all arguments but knots.
+        x: Thresholds on ``z + r eps``, ``batch_shape``. ``c``, ``r``, ``norm`` and ``log_at_c``
+            have the same shape.
         c: Thresholds ``x / norm`` on ``X``.
         r: Ratios of the noise.
         norm: ``sqrt(1 + r^2)``.
         knots: Nonzero knots (see `off_zero`), ``num_knots x batch_shape`` or ``num_knots x 1``.
         ratios: `first_tails` of ``|c|``, ``2 x batch_shape``.
-        mills_k: Mills ratios of ``|knots|``.
-        log_at_c: Second result of `scale_beyond` for the last knot, or for 0 if it is negative.
+        mills_k: Mills ratios of ``|knots|``, of the shape of ``knots``.
+        log_at_c: Second result of `scale_beyond` for the last knot, or for 0 if the last knot is
+            negative.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
@@ -164,12 +164,12 @@ def bivariate_tails(
     wedges.mul_(corner)
     edges.mul_(corner)
     foot = at_foot.clamp_(LEAST, 0.0).exp_().mul_(below[0])
-    # The scale is 1 if the nearest point is the foot on the knot's side.
+    # The density at the foot on the knot's side is the unit phi(k), so its factor is 1.
     wedge_k = torch.addcmul(wedges[1], below[1], mills_k)
     edge_c, edge_k = edges[0] + foot, edges[1] + below[1]
     half = torch.addcmul(wedge_k, sign, wedges[0])
     prob = torch.addcmul(half, sign * ratios[0], foot)  # at c = 0 the other wedge vanishes
-    # edge_c - c prob; far out, the part of the whole line beyond c has more digits in `ratios`.
+    # The excess contains edge_c - c prob. Terms of `foot` would cancel there: `ratios[1]` is exact.
     excess = torch.addcmul(edges[0], foot, ratios[1])
     excess.addcmul_(half, c, value=-1).addcdiv_(edge_k.mul_(side), norm)
     return torch.stack([excess, prob, edge_c])

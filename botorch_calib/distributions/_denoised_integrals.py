@@ -1,29 +1,30 @@
-r"""Improvement, survival and density of pieces smoothed by Gaussian noise, and derivatives.
+r"""Expected excess, survival function and density of smoothed piecewise distributions.
 
 Let ``z`` have a piecewise distribution and let ``eps`` be standard normal. This module computes the
 excess ``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density
-``p`` of ``z + r eps`` at ``x``, each as the mean over the pieces.
+``p`` of ``z + r eps`` at ``x``, each as the mean over the pieces, weighted by their masses.
 
 If both outer pieces are tails of a normal distribution (`PiecewiseForm.covered`):
 
-* Normal pieces are differences of the tails beyond their knots, on the side away from zero
-  (`bivariate_tails`). The piece around zero adds the whole normal distribution.
+* An integral over a normal piece is the difference of integrals over the tails beyond its knots,
+  on the side away from zero (`bivariate_tails`). For the piece around zero, the integral over the
+  whole normal distribution is added.
 * Uniform pieces are integrated by Gauss-Legendre rules on both sides of ``x``.
 * A stretched form (see `PiecewiseForm`) differs from the normal distribution by one smooth
   integral.
 
-Other distributions are integrated piece by piece (`_piece_integrals`).
+Other distributions with noise are integrated piece by piece (`_piece_integrals`).
 
 *Derivatives.* ``dE/dx = -S`` and ``dS/dx = -p``. The heat equation gives ``dE/dr = r p`` and
-``dS/dr = -r p'``. If a scale multiplies ``z``, ``x`` and ``r``, it multiplies ``E`` and leaves
-``S`` unchanged, which gives the derivatives with respect to the scale. If the upper knot ``k`` of a
+``dS/dr = -r p'``. If ``z``, ``x`` and ``r`` are multiplied by a scale, so is ``E``, and ``S`` does
+not change, which gives the derivatives with respect to the scale. If the upper knot ``k`` of a
 piece with the density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``. The density
 of the whole piece decreases, so that its mass stays the same. First derivatives need no graph;
 second derivatives use the graph of `_piece_integrals`.
 
-Each number has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)`` keep
-their digits. The unit is the scale of the normal pieces. The first dimension of tensors contains
-the pieces or the finite knots.
+Each value of ``x`` has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)``
+keep their digits. Lengths are in units of the scale of the normal pieces. The first dimension of a
+tensor is the dimension of the pieces or of the finite knots.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
-# Range of the ratio of the noise to the scale. Smaller noise has no effect, as its square is added
-# to the variance; with larger noise, nothing else has an effect.
+# Range of the ratio of the noise to the scale. Outside this range, the smaller one of the two
+# contributes less than 1e-12 of the variance.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-_ORDER = 20  # nodes on each side of x
-_NODES = 32  # nodes within the reach of the noise
+_ORDER = 20  # nodes on each side of x, for a uniform piece
+_NODES = 32  # nodes for a stretched form
 _CUT = 72.0  # the rule ends where the integrand has decreased by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
 
 def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale, and the ratio of the noise to the scale, clamped to [`MIN_RATIO`, `MAX_RATIO`].
+    """Return the scale, and the noise divided by it, clamped to [`MIN_RATIO`, `MAX_RATIO`].
 
-    If the ratio is larger, the scale is raised and the noise is kept, since such a small scale has
-    no effect.
+    If the ratio exceeds `MAX_RATIO`, the scale is raised instead of reducing the noise, since such
+    a small scale has no effect.
     """
     scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
     return scale, (noise / scale).clamp(min=MIN_RATIO)
@@ -84,14 +85,15 @@ def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
     """Logarithm of the density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
 
-    For a normal piece it is the normal density of ``z + r eps`` at ``x`` times the conditional
-    probability that ``z`` is in the piece, over the unconditional probability.
+    For a normal piece, the density is the normal density of ``z + r eps`` at ``x`` times the
+    probability that ``z`` is in the piece given ``z + r eps = x``, divided by the unconditional
+    probability that ``z`` is in the piece.
     """
     knots, _, form = pieces
     t = (knots - x) / r
     ends, normal = form.pad(knots), form.is_normal(x.device)
     norm = (1 + r.square()).sqrt()
-    # Given z + r eps = x, a normal piece's z is N(x / norm^2, (r / norm)^2).
+    # Given z + r eps = x, a normal z without bounds is N(x / norm^2, (r / norm)^2).
     inner = form.pad((t + r * knots) / norm)
     density = log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
     density = density - log_normal_interval(ends[:-1], ends[1:])
@@ -106,7 +108,7 @@ class Parts(NamedTuple):
     """Properties of the pieces that do not depend on ``x``; each row has ``n`` columns or one."""
 
     jumps: Tensor  # jumps of the density of the normal pieces at each finite knot
-    steps: Tensor | None  # jumps of the density of the uniform pieces
+    steps: Tensor | None  # jumps of the density of the uniform pieces; None if no piece is uniform
     at_low: Tensor  # density of each piece, normalised to mass 1, at its lower end
     at_high: Tensor  # density of each piece, normalised to mass 1, at its upper end
     normal: NormalShares
@@ -160,20 +162,20 @@ def _log_integral(
     parts: Parts | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
-    """`log_excess` or `log_survival`, differentiable to any order; at least `LOG_ZERO`.
+    """Return `log_excess` or `log_survival`, differentiable to any order; at least `LOG_ZERO`.
 
     Args:
         which: `EXCESS` or `SURVIVAL`.
         x: Thresholds ``n``, float64.
         noise: Standard deviations of the noise, ``n``; None without noise.
-        pieces: Any but a single normal piece without bounds.
-        parts: The `parts_of` the pieces, if available.
-        scale: Scales of the normal pieces, ``n``, in units of the knots (default: 1).
+        pieces: Any pieces, except for a single normal piece without bounds.
+        parts: Result of `parts_of` for these pieces, if available.
+        scale: Scales of the normal pieces, ``n``, in units of ``x`` and ``noise`` (default: 1).
     """
     knots, masses, form = pieces
     scale = torch.ones_like(x) if scale is None else scale
     if form.stretched and (knots.requires_grad or masses.requires_grad):
-        form = replace(form, stretched=0.0)  # formulas of stretched forms have constant knots
+        form = replace(form, stretched=0.0)  # stretched forms treat their knots as constants
     if noise is not None and not form.covered:
         return _by_pieces(x, noise, scale, pieces, which)
     pieces = Pieces(off_zero(knots), masses, form)
@@ -191,7 +193,7 @@ log_survival = partial(_log_integral, SURVIVAL)
 def _by_pieces(
     x: Tensor, noise: Tensor | None, scale: Tensor, pieces: Pieces, which: int
 ) -> Tensor:
-    """`_log_integral` by differentiable operations."""
+    """Return `_log_integral`, computed by differentiable operations."""
     ratio = None
     if noise is not None:
         scale, ratio = held_ratio(scale, noise)
@@ -200,13 +202,13 @@ def _by_pieces(
 
 
 class Values:
-    """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
+    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph.
 
-    ``totals`` are ``E`` and ``S``, ``2 x n``, and ``density`` is ``p``.
+    The attribute ``totals`` contains ``E`` and ``S``, ``2 x n``. ``density`` contains ``p``, ``n``.
     """
 
     log_scale: Tensor
-    normal_density: Tensor  # the part of ``p`` from normal pieces; only with noise
+    normal_density: Tensor  # the part of ``p`` from normal pieces; needed only with noise
     # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not
     # available for stretched forms
     of_pieces: Callable[[], Tensor]
@@ -221,7 +223,7 @@ class Values:
         self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
 
     def _without_noise(self, x: Tensor, pieces: Pieces) -> Tensor:
-        """``E``, ``S`` and ``p`` in closed form, for any pieces, bounded or not."""
+        """Return ``E``, ``S`` and ``p`` of ``z`` itself in closed form, for any pieces."""
         (log_e, log_s), natural = piece_logs(x, None, pieces)
         knots, masses, form = pieces
         ends = form.pad(knots)
@@ -237,7 +239,7 @@ class Values:
         return (values * masses).sum(dim=1)
 
     def _stretched(self, x: Tensor, r: Tensor | None, alpha: float) -> Tensor:
-        """``E``, ``S`` and ``p`` of the normal distribution, plus the difference to it."""
+        """Return ``E``, ``S`` and ``p`` of a stretched form: normal values plus differences."""
         norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
         c = x / norm
         self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
@@ -248,7 +250,11 @@ class Values:
         return values
 
     def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
-        """``E``, ``S`` and ``p`` from the tails beyond the knots, weighted by the jumps there."""
+        """Return ``E``, ``S`` and ``p`` of ``z + r eps`` for a covered form.
+
+        Each integral over the tail beyond a knot is multiplied by the jump of the density at this
+        knot.
+        """
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm
@@ -287,7 +293,7 @@ class Values:
 def density_slope(
     x: Tensor, r: Tensor, knots: Tensor, parts: Parts, normal_density: Tensor, log_scale: Tensor
 ) -> Tensor:
-    """``p'`` over ``exp(log_scale)``, given the part of ``p`` from normal pieces on this scale.
+    """Return ``p' / exp(log_scale)``, given the part of ``p`` from normal pieces on this scale.
 
     With ``phi_r`` the density of the noise and ``j_k`` the jump of ``f`` at the knot ``k``, ``p' =
     int f'(z) phi_r(x - z) dz + sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal
@@ -301,16 +307,16 @@ def density_slope(
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """Rows of a tensor, without a copy if they are adjacent."""
+    """Return the given rows of a tensor, without a copy if the rows are adjacent."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return values.narrow(0, rows[0], len(rows))
     return torch.stack([values[i] for i in rows])
 
 
 def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
-    """``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, ``3 x n``, from the ratios of ``|c|``.
+    """Return ``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, given `first_tails` of ``|c|``.
 
-    The values are divided by ``phi(max(c, 0)) / phi(0)``.
+    The values are divided by ``phi(max(c, 0)) / phi(0)`` and have the shape ``3 x n``.
     """
     up = (-c).clamp_(min=0.0)
     phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
@@ -322,10 +328,10 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
 def _beside_normal(
     x: Tensor, r: Tensor | None, alpha: float, log_scale: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""``E``, ``S`` and ``p`` of a stretched form minus the values of the normal distribution.
+    r"""Return ``E``, ``S`` and ``p`` of a stretched form minus the normal distribution's values.
 
-    Both distributions agree beyond ``-c`` and ``c``. Between ``-c`` and ``c`` their densities
-    differ by ``D = u - phi``, which has zero mass and zero mean. Therefore its antiderivative
+    The two distributions agree outside ``[-c, c]``. Inside, the stretched form has the uniform
+    density ``u``, and ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative
     ``D_1 = u z - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 +
     phi(c) - phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
     differences as convolutions of ``D_2``, ``-D_1`` and ``D`` with the density of the noise:
@@ -333,12 +339,12 @@ def _beside_normal(
         ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``,
 
     and likewise for its first two derivatives in ``x``. The integrands have no kink at ``x``, even
-    for small noise. One Gauss-Legendre rule over the part of the interval within reach
-    of the noise is exact to about 1e-11 of the total. In the code ``tau`` is ``(z - x) / r`` and
-    ``y`` is ``z``, both over ``sqrt(2)``.
+    for small noise. One Gauss-Legendre rule covers the part of the interval within reach of the
+    noise, with an error of about 1e-11 of the total. In the code ``tau`` is ``(z - x) / r`` and
+    ``y`` is ``z``, both divided by ``sqrt(2)``.
 
     Returns:
-        The differences, ``3 x n``, and the uniform piece's part of ``p``, all over
+        The differences, ``3 x n``, and the uniform piece's part of ``p``, ``n``, all divided by
         ``exp(log_scale)``.
     """
     end = normal_end(alpha)
@@ -371,11 +377,11 @@ def _beside_normal(
 
 
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
-    """``int r h(t) dz``, ``int Phi(t) dz`` and ``int phi(t) / r dz``, ``t = (z - x) / r``.
+    """Return the integrals of ``r h(t)``, ``Phi(t)`` and ``phi(t) / r`` over uniform pieces.
 
-    The result is ``3 x K x n``, over ``exp(log_scale)``. The integral without noise is known in
-    closed form. The contribution of the noise decreases on both sides of ``x``, or away from the
-    end of the piece that is nearest to ``x``.
+    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result is
+    divided by ``exp(log_scale)`` and has the shape ``3 x K x n``. The integral without noise has a
+    closed form. The contribution of the noise decreases with the distance from ``x``.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -399,14 +405,14 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
 
 @cached_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes and weights along the first of four dimensions; 1 below ``x`` and -1 above."""
+    """Return nodes and weights, ``order x 1 x 1 x 1``, and the signs 1 below and -1 above ``x``."""
     nodes, weights = graded_rule(_ORDER, dtype, device)
     side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
     return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
 
 
 class _Integral(Function):
-    """`log_excess` or `log_survival` without noise, or if the form is `PiecewiseForm.covered`."""
+    """The function `log_excess` or `log_survival`, without noise or for a covered form."""
 
     @staticmethod
     def forward(
@@ -455,8 +461,8 @@ class _Integral(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             inputs = x, noise, scale, knots, masses
-            # Second derivatives in `x` and `noise` have an error of 1e-15 over the ratio of the
-            # noise, as terms as large as the inverse ratio cancel.
+            # Second derivatives in `x` and `noise` have an error of 1e-15 divided by the ratio of
+            # the noise to the scale, since terms as large as the inverse ratio cancel.
             value = _by_pieces(x, noise, scale, Pieces(knots, masses, ctx.form), ctx.which)
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
             found = torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
@@ -476,7 +482,7 @@ class _Integral(Function):
 
 
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:
-    """``E`` or ``S`` of unit mass at each knot, over the total."""
+    """Return ``E`` or ``S`` of a unit mass at each knot, divided by the total."""
     if r is not None:
         t = (knots - x) / r
         log_value = log_h(t) + r.log() if which == EXCESS else log_ndtr(t)

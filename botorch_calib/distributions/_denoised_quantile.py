@@ -1,19 +1,19 @@
 r"""Quantiles of a piecewise distribution smoothed by Gaussian noise.
 
 The ``tail`` quantile is the point ``x`` with ``P(z + r eps > x) = tail``. The equation is solved in
-normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``. Its left-hand
-side is nearly linear in ``x``, and linear if ``z`` is normal.
+normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``. The left-hand
+side is nearly linear in ``x``, and exactly linear if ``z`` is normal.
 
 *Guess.* Write ``z + r eps = T(u) + r eps``, with independent standard normal ``u`` and ``eps``, and
-``T`` the transport. If ``T`` were linear, the point of ``T(u) + r eps >= x`` nearest to the origin
-would have the distance ``zeta`` (the first-order reliability method). The guess is the largest
-value of ``T(u) + r eps`` at this distance, ``max_w T(zeta sin w) + r zeta cos w``. It is exact for
-normal ``z``, for ``r -> 0`` and for ``r -> infinity``. In all tests it was within half a score of
-the root.
+``T`` the transport. If ``T`` were linear, the region ``T(u) + r eps >= x`` would have the distance
+``zeta`` from the origin (the first-order reliability method). The guess is the largest value of
+``T(u) + r eps`` at this distance, ``max_w T(zeta sin w) + r zeta cos w``. The guess is exact for
+normal ``z``, for ``r -> 0`` and for ``r -> infinity``. In all tests its normal score differed from
+``zeta`` by less than 0.5.
 
 *Steps.* The score ``g(x)`` has the slope ``g' = p / phi(g)``. With ``l = log p``, the logarithm of
-this slope has the derivative ``g'' / g' = l' + g g'``. The value and these derivatives share one
-computation, so Halley's method takes few steps (`bracketed_root`).
+this slope has the derivative ``g'' / g' = l' + g g'``. Since one computation gives the value and
+both derivatives, the equation is solved by Halley's method (`bracketed_root`).
 """
 
 from __future__ import annotations
@@ -43,28 +43,30 @@ from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 
 _NUM_ANGLES = 5  # angles of candidates for the guess, including both ends
-# Number of steps on a device; on a CPU most searches end after three. Next to pieces of almost no
-# mass the score is steep, which would take many bisections.
+# Number of steps on a GPU. On a CPU most searches end after three steps. Next to a piece of almost
+# no mass the score is steep, and a search may need many bisections.
 _NUM_STEPS = 10
-_DEEPEST = -700.0  # logarithms of probabilities are raised to this, at 37 scores
+_DEEPEST = -700.0  # lower limit of logarithms of probabilities, at a normal score of 37
 _BELOW_ONE = 1 - 1e-9
 _NUM_CELLS, _NUM_NODES = 80, 12
 _LOW = math.log(MIN_RATIO)
 _WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
-_TOLERANCE = 1e-9  # largest error over 1 + r; typical errors are 1e-13 unless knots almost coincide
+# Largest error divided by 1 + r. Typical errors are 1e-13, unless knots almost coincide.
+_TOLERANCE = 1e-9
 
 
 def upper_score(tail: float | Tensor) -> float | Tensor:
-    """``zeta = -Phi^-1(tail)``."""
+    """Return the normal score ``zeta = -Phi^-1(tail)``."""
     return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
 
 
 def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
-    """Normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x n``; ``n = 1`` for one tail.
+    """Return normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x n``.
 
-    The first five points are candidates for the guess. The last two are a bracket: with ``u =
-    -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u) <= P(z > T(u)) + P(eps > u) = tail``, and
-    likewise ``P(z + r eps < T(-u) - r u) <= tail <= 1 - tail``.
+    If ``tail`` is a number, ``n`` is 1. The first five points are candidates for the guess. The
+    last two are the ends of a bracket: with ``u = -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u)
+    <= P(z > T(u)) + P(eps > u) = tail``, and likewise ``P(z + r eps < T(-u) - r u) <= tail <= 1 -
+    tail``.
     """
     by_zeta, by_u = _directions(device)
     return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
@@ -81,13 +83,13 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
-    """The points ``x`` with ``P(z + r eps > x) = tail``, ``n``, differentiable.
+    """Return the points ``x`` with ``P(z + r eps > x) = tail``, ``n``, differentiable.
 
     Args:
         r: Positive ratios of the noise to the scale of the normal pieces, ``n``, float64.
-        pieces: Any but a single normal piece without bounds.
+        pieces: Any pieces, except for a single normal piece without bounds.
         points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
-        tail: One probability in (0, 1/2], or ``n``.
+        tail: Probabilities in (0, 1/2]: one number, or a tensor of shape ``n``.
     """
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
     parts = parts_of(off_corner)
@@ -110,7 +112,7 @@ def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | T
 
 @torch.no_grad()
 def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
-    """``log P(z + r eps > x)``, the log density, and its derivative ``p' / p``, each ``n``."""
+    """Return ``log P(z + r eps > x)``, the log density, and its slope ``p' / p``, each ``n``."""
     if pieces.form.covered:
         values = Values(x, r, pieces, parts)
         log_scale, normal = values.log_scale, values.normal_density
@@ -128,14 +130,14 @@ def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tenso
 
 
 class RatioTable:
-    """A function of ``r`` as a polynomial in ``log r`` on each of many cells, differentiable.
+    """A differentiable table of a function of ``r``, with a polynomial in ``log r`` on each cell.
 
     Noise makes quantiles analytic functions of ``log r``. Polynomials through 12 Chebyshev nodes
-    are exact up to rounding, unless two knots almost coincide.
+    are exact up to rounding, unless two knots almost coincide. The attribute ``is_exact`` is True
+    if the polynomials agree with the function to `_TOLERANCE` at three points of each cell.
 
     Args:
-        function: A function of ``n`` ratios, float64. The attribute ``is_exact`` is whether the
-            polynomials agree with it to `_TOLERANCE` at the ends and in the middle of each cell.
+        function: The function, which takes and returns float64 tensors of shape ``n``.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -152,7 +154,7 @@ class RatioTable:
         self.is_exact = bool((error <= _TOLERANCE * (1.0 + r)).all())
 
     def __call__(self, r: Tensor) -> Tensor:
-        """Values at ratios ``n`` between `MIN_RATIO` and `MAX_RATIO`."""
+        """Return the values at ``n`` ratios between `MIN_RATIO` and `MAX_RATIO`."""
         place = (r.log() - _LOW) / _WIDTH
         cell = place.detach().long().clamp(0, _NUM_CELLS - 1)  # a valid index even for NaN
         place = 2.0 * (place - cell) - 1.0

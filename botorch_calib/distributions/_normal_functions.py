@@ -24,10 +24,10 @@ from torch.autograd.function import FunctionCtx
 
 # Replaces log(0). It is finite, also in float32, so masked branches have no NaN in their gradients.
 LOG_ZERO = -1e30
-# Exponents are raised to this. exp(-600) is a normal number; subnormal numbers, from exp(-708)
-# down, would slow down operations on a CPU.
+# Lower limit of exponents. exp(-600) is a normal number. Subnormal numbers, from exp(-708) down,
+# would slow down operations on a CPU.
 LEAST = -600.0
-# Sums are raised to this before their logarithm is taken; less than exp(LEAST)
+# Lower limit of a sum before its logarithm is computed; less than exp(LEAST)
 TINY = 1e-280
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -38,9 +38,10 @@ INV_SQRT_2PI = 1 / SQRT_2PI
 # Replaces an infinite end or knot; its square does not overflow.
 FAR = 1e140
 _THIN = 1e-100  # width of an empty interval; its square does not underflow
-# An interval is computed by a series about its middle if its width plus the change of the log
-# density is below this. At this width the differences have an error of 1e-15 / 0.01^2, since the
-# excess cancels twice, and the series omits terms like 0.005^4 / 40: both have an error of 1e-11.
+# Integrals over an interval are computed by a series about its middle if its width plus the change
+# of the log density is below this. At this width both methods have an error of 1e-11: differences
+# have an error of 1e-15 / 0.01^2, since the excess cancels twice, and the series omits terms like
+# 0.005^4 / 40.
 _NARROW = 0.01
 # Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
 # for x >= 0: Chebyshev series computed with 40 digits, truncated at 1e-15 and rearranged. The
@@ -66,8 +67,8 @@ _RAMP = (
 )
 # fmt: on
 CHUNK = 2**15  # numbers that fit into a CPU's cache
-# Below this number, Phi / h is -(t + 2 / t) to 1e-11. Above it, the logarithm of Phi / h has an
-# error of at most 1e-10.
+# Below this t, -(t + 2 / t) approximates Phi / h with an error of 1e-11. Above it, the computed
+# logarithm of Phi / h has an error of at most 1e-10.
 _DEEP = -1e3
 _WHOLE = -6.0  # below this number, ``erfc`` rounds to 2
 _MANY = 3000  # from this number of elements on, the polynomial is faster than ``erfcx`` on a CPU
@@ -78,9 +79,10 @@ _T = TypeVar("_T")
 
 
 def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Cache the results of a function of hashable arguments, since device copies synchronize.
+    """Cache the results of a function of hashable arguments.
 
-    The function runs outside of inference mode, so that graphs can use its results later.
+    Caching avoids copies to a GPU, which would synchronize with it. The function runs outside of
+    inference mode, so that graphs can use its results later.
     """
     return lru_cache(maxsize=128)(torch.inference_mode(False)(make))  # type: ignore[return-value]
 
@@ -94,7 +96,7 @@ def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple
 
 @cached_constant
 def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes ``u`` and weights on [0, 1] for a function that decreases exponentially from 0.
+    """Return nodes ``u`` and weights on [0, 1] for a function that decreases exponentially.
 
     This is the Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``. It has fewer nodes near
     1, where the integrand is small. The first result contains the nodes and their squares, ``order
@@ -106,7 +108,7 @@ def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[T
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:
-    """The floating-point mask of ``x < bound``: 1 if true, 0 if false.
+    """Return the mask ``x < bound`` as floating-point numbers, 1 if true and 0 if false.
 
     For finite ``a`` and ``b``, ``torch.lerp(a, b, mask)`` with such a mask is exactly ``a`` or
     ``b``. It is several times as fast as ``torch.where``.
@@ -115,10 +117,10 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 
 
 def mills_ratio(x: Tensor) -> Tensor:
-    """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
+    """Return ``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    On a CPU ``erfcx`` is not vectorised. For many numbers a polynomial, about 20 vectorised
-    operations, takes half of its time. On a device ``erfcx`` is one kernel.
+    On a CPU ``erfcx`` is not vectorised, and a polynomial takes half as long for large tensors. On
+    a GPU ``erfcx`` is one kernel.
     """
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
@@ -126,16 +128,15 @@ def mills_ratio(x: Tensor) -> Tensor:
 
 
 def ramp_ratio(x: Tensor) -> Tensor:
-    """``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
+    """Return ``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    It is computed by a polynomial, as ``1 - x mills_ratio(x)`` has an error that grows like
-    ``x^2``.
+    The function uses a polynomial, since the error of ``1 - x mills_ratio(x)`` grows like ``x^2``.
     """
     return _polynomials(x, (_RAMP,))[0].div_((x + 1.0).square_())
 
 
 def first_tails(x: Tensor) -> Tensor:
-    """`mills_ratio` and `ramp_ratio` together, ``2 x shape``."""
+    """Return `mills_ratio` and `ramp_ratio`, stacked, ``2 x shape``."""
     growth = x + 1.0
     values = _polynomials(x, (_MILLS, _RAMP)).div_(growth)
     values[1].div_(growth)
@@ -143,9 +144,9 @@ def first_tails(x: Tensor) -> Tensor:
 
 
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
-    """Values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``.
+    """Return values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``.
 
-    One product of matrices evaluates groups of four powers of ``t``; Horner's rule in ``t^4`` adds
+    One matrix product evaluates groups of four powers of ``t``, and Horner's rule in ``t^4`` adds
     the groups. Large inputs are split into parts that fit into a CPU's cache.
     """
     if x.numel() > CHUNK and not x.is_cuda:
@@ -168,7 +169,7 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
 def _coefficients(
     polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Coefficients, from the lowest power: for each group of four powers, a row per polynomial."""
+    """Return coefficients from the lowest power on, ``(num_groups * num_polynomials) x 4``."""
     rows = list(zip_longest(*polynomials, fillvalue=0.0))
     rows += [(0.0,) * len(polynomials)] * (-len(rows) % 4)
     table = torch.tensor(rows, dtype=dtype, device=device).view(-1, 4, len(polynomials))
@@ -178,21 +179,21 @@ def _coefficients(
 class _LogH(Function):
     """`log_h`, with the derivative ``Phi / h``.
 
-    For first derivatives the forward pass computes ``Phi / h`` as a ratio of two tails. For higher
-    derivatives it is computed from the differentiable functions `log_ndtr` and `log_h`.
+    For first derivatives, the forward pass computes ``Phi / h`` as a ratio of two tails. For higher
+    derivatives, the backward pass computes it from the differentiable `log_ndtr` and `log_h`.
     """
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
         with_slope = ctx.needs_input_grad[0]
         ramp = t.clamp(min=0.0)
-        # In units of phi(min(t, 0)); h(t) = t + h(-t) for t > 0
+        # h is computed in units of exp(-min(t, 0)^2 / 2). For t > 0, h(t) = t + h(-t).
         scale = (ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
         tails = first_tails(t.abs()) if with_slope else ramp_ratio(t.abs()).unsqueeze(0)
         tails.mul_(scale)
         h = tails[-1].add_(ramp).clamp_(min=TINY)
         value, slope = h.log().sub_((t - ramp).square_().mul_(0.5)), None
-        if with_slope:  # at least -t, even if h underflows
+        if with_slope:  # the slope is at least -t, even if h underflows
             slope = torch.fmax(torch.where(t > 0.0, 1.0 - tails[0], tails[0]).div_(h), -t)
         ctx.save_for_backward(t, value, slope)
         return value
@@ -211,7 +212,7 @@ class _LogH(Function):
 
 
 def log_h(t: Tensor) -> Tensor:
-    """``log h(t)`` at finite ``t``, in float64, with derivatives of every order."""
+    """Return ``log h(t)`` at finite ``t``, in float64, with derivatives of every order."""
     out: Tensor = _LogH.apply(t)
     return out
 
@@ -235,9 +236,9 @@ class _NormalInterval(Function):
 
 
 def log_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Logarithms of ``int phi(z) dz`` and ``int (z - low) phi(z) dz`` over ``[low, high]``.
+    """Return the logs of ``int phi(z) dz`` and ``int (z - low) phi(z) dz`` over ``[low, high]``.
 
-    Ends may be infinite; an empty interval is treated as a very narrow interval. The computation is
+    Ends may be infinite. An empty interval is treated as a very narrow interval. The computation is
     in double precision, and has derivatives of every order.
     """
     dtype = low.dtype
@@ -247,15 +248,15 @@ def log_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
-    """``log(Phi(upper) - Phi(lower))``, the first of `log_interval_integrals`."""
+    """Return ``log(Phi(upper) - Phi(lower))``, the first result of `log_interval_integrals`."""
     return log_interval_integrals(lower, upper)[0]
 
 
 def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
-    """`log_normal_interval` without a graph, at a third of the cost.
+    """Return `log_normal_interval` without a graph, at a third of the cost.
 
-    It is a difference of two tails, on the side with less cancellation, in units of the larger
-    tail. The relative error is 1e-16 over the width of a narrow interval.
+    The result is the difference of two scaled tail probabilities, on the side with less
+    cancellation. For a narrow interval the relative error is 1e-16 divided by the width.
     """
     mirrored = -high
     near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
@@ -267,15 +268,16 @@ def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """`log_interval_integrals` of finite ends, without a graph.
+    """Return `log_interval_integrals` of finite ends, without a graph.
 
     The interval is mirrored if necessary, so that ``a``, the end nearer to zero, is the lower end.
-    Let ``N`` and ``h`` be the tails beyond a number, in units of the density at ``a`` (at zero, if
-    zero is inside). The mass is ``N(a) - N(b)``, and the mean excess over ``a`` is ``(h(a) - h(b) -
-    (b - a) N(b)) / mass``. In a narrow interval these differences cancel. Then the density is a
-    series about the middle ``m``, ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``. With ``v`` half the
-    width and ``y = m v``, the mean of the density is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of
-    ``t`` times the density is ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
+    Let ``N(t)`` be the normal mass above ``t``, and ``h(t)`` the integral of ``N`` above ``t``.
+    Both are in units of the density at ``a``, or at zero if the interval contains zero. The mass is
+    ``N(a) - N(b)``, and the mean excess over ``a`` is ``(h(a) - h(b) - (b - a) N(b)) / mass``. In a
+    narrow interval these differences cancel. Then the density over its value at the middle ``m`` is
+    expanded as ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``. With ``v`` half of the width and ``y = m
+    v``, the mean of this ratio is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of ``t`` times the
+    ratio is ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
     """
     width, total = (high - low).clamp_(min=_THIN), low + high
     right = less(-total, 0.0)
@@ -301,13 +303,13 @@ def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     y.mul_(yy.add_(vv, alpha=2.0).mul_(-1 / 45).add_(1 / 3))
     offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
 
-    offset = torch.lerp(width - offset, offset, right)  # from the lower end, if mirrored
+    offset = torch.lerp(width - offset, offset, right)  # from the lower end, also if mirrored
     log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
     return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
 
 
 class _NdtriExp(Function):
-    """`ndtri_exp`; its derivative ``Phi / phi`` at the value is a differentiable function."""
+    """`ndtri_exp`, with the differentiable derivative ``Phi(z) / phi(z)``."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, log_p: Tensor) -> Tensor:
@@ -326,15 +328,16 @@ class _NdtriExp(Function):
 def ndtri_exp(log_p: Tensor) -> Tensor:
     """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
 
-    It is accurate for arbitrarily small probabilities; near ``log_p = 0`` it is as accurate as
-    ``log_p``. It is differentiable to every order; the derivative of infinite values is 0.
+    The result is accurate for arbitrarily small probabilities. Near ``log_p = 0`` its accuracy is
+    limited by the rounding of ``log_p``. Derivatives of every order exist, and are 0 where the
+    result is infinite.
     """
     out: Tensor = _NdtriExp.apply(log_p)
     return out
 
 
 def lower_quantile(log_p: Tensor) -> Tensor:
-    """`ndtri_exp` without a graph, in float64, exact up to rounding for ``log_p < 0``.
+    """Return `ndtri_exp` without a graph, in float64, exact up to rounding for ``log_p < 0``.
 
     For ``log_p`` down to -690, where ``z = -37``, the exponential has the relative error ``eps
     |log_p|``, which changes ``z`` by ``eps |z| / 2``. For smaller ``log_p`` let ``w = z^2`` and ``u

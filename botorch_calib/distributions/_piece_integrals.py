@@ -1,14 +1,14 @@
-r"""Excess and survival of any single piece of a distribution, with or without noise.
+r"""Expected excess and survival probability of single pieces, with or without noise.
 
 Let ``omega`` be the standard normal density for a normal piece, and 1 for a uniform piece. This
-module computes the logarithms of
+module computes the logarithms of the following integrals over a piece:
 
-    ``int omega(z) r h((z - x) / r) dz`` and ``int omega(z) Phi((z - x) / r) dz`` over the piece,
+    ``int omega(z) r h((z - x) / r) dz`` and ``int omega(z) Phi((z - x) / r) dz``.
 
-or without noise, in closed form, of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``.
-With noise they are sums of positive terms, by Gauss-Legendre rules with 72 nodes in a piece. So the
-relative error is small, and autograd computes derivatives of every order. `_denoised_integrals` is
-faster for the distributions that it supports.
+Without noise, these are ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``, in closed
+form. With noise, Gauss-Legendre rules with 72 nodes in a piece compute them as sums of positive
+terms. So the relative error is small, and autograd computes derivatives of every order.
+`_denoised_integrals` is faster for the distributions that it supports.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from botorch_calib.distributions.form import Pieces
 
 _ORDER = 24  # nodes on a panel: relative error about 1e-12
 _CUT = 72.0  # a panel ends where a normal density has decreased by exp(-36)
-_CLEAR = 8.5  # deviations of the noise above x from which on it has no effect
+_CLEAR = 8.5  # the noise has no effect farther than this above x, in deviations of the noise
 _LOG_2 = math.log(2.0)
 _NOTHING = 2 * LOG_ZERO
 
 
 def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
-    """``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` of any piecewise distribution.
+    """Return ``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` for any piecewise distribution.
 
     Logarithms of 0 are `LOG_ZERO`.
 
@@ -53,7 +53,7 @@ def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tupl
 
 
 def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """`log_integrals` of all pieces, and the logarithms of their natural masses, ``K x n``.
+    """Return `log_integrals` of all pieces, and the logs of their natural masses, ``K x n``.
 
     The natural mass of a normal piece is its probability under the standard normal distribution.
     The natural mass of a uniform piece is its width.
@@ -68,7 +68,7 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
 
 
 def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
-    """``log(sum masses exp(logs))``, at least `LOG_ZERO`, with derivatives at masses of zero."""
+    """Return ``log(sum masses exp(logs))``, at least `LOG_ZERO`; differentiable at zero masses."""
     scale = logs.detach().masked_fill(masses == 0.0, _NOTHING).amax(dim=0)
     total = (masses * (logs - scale).clamp(LEAST, -LEAST).exp()).sum(dim=0)
     return (total.clamp(min=TINY).log() + scale).clamp(min=LOG_ZERO)
@@ -77,12 +77,13 @@ def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
 def log_integrals(
     x: Tensor, r: Tensor | None, low: Tensor, high: Tensor, normal: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Logarithms of both integrals of a piece, ``K x n`` (see the module); `_NOTHING` for log 0.
+    """Return the logs of both integrals of each piece (see the module), ``K x n``.
 
-    As a function of ``z``, the integrand resembles a normal density of mean ``x / (1 + r^2)`` and
-    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels of
-    quadrature nodes meet at the peaks of both densities, so that the integrand decreases from the
-    start of each panel. Above the last panel the noise has no effect.
+    The logarithm of 0 is `_NOTHING`. As a function of ``z``, the integrand resembles a normal
+    density of mean ``x / (1 + r^2)`` and standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``,
+    and ``omega`` above ``x``. Three panels of quadrature nodes meet at the peaks of both densities,
+    so that the integrand decreases from the start of each panel. Above the last panel the noise has
+    no effect.
 
     Args:
         x: Thresholds ``n``.
@@ -135,19 +136,19 @@ def log_integrals(
 
 
 def _lower(end: Tensor, point: Tensor) -> Tensor:
-    """The smaller number; for equal numbers, ``end`` gets the whole derivative."""
+    """Return the smaller number. If both are equal, the derivative belongs to ``end`` only."""
     return torch.where(point < end, point, end)
 
 
 def _upper(end: Tensor, point: Tensor) -> Tensor:
-    """The larger number; for equal numbers, ``end`` gets the whole derivative."""
+    """Return the larger number. If both are equal, the derivative belongs to ``end`` only."""
     return torch.where(point > end, point, end)
 
 
 def _sharp_integrals(
     x: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`log_integrals` without noise over the part above ``start`` (default: ``x``)."""
+    """Return `log_integrals` without noise over ``z`` above ``start`` (default: ``x``)."""
     start = _upper(low, x if start is None else start)
     empty = start >= high
     start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)

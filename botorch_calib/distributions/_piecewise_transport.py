@@ -3,12 +3,13 @@ r"""The monotone map ``T(z) = Q(Phi(z))`` from a standard normal number to a pie
 Let ``m`` be the mass of a piece ``[low, high]``, and ``p`` the probability below it. The share of
 the piece below ``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high - low)``.
 A normal piece has ``Phi(T) = Phi(low) + N u`` with its natural mass ``N = Phi(high) - Phi(low)``,
-or in logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored, as
-``Phi`` has the most digits for negative arguments. In the lowest piece ``low = -inf`` and ``p =
+or in logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored,
+since ``Phi`` is most accurate for negative arguments. In the lowest piece ``low = -inf`` and ``p =
 0``, so ``log u = log Phi(z) - log m`` does not underflow.
 
-A recalibrated distribution has about twenty pieces, and there are tens of thousands of joint
-samples. So the properties of each piece are computed once and selected by its index.
+A recalibrated distribution has about twenty pieces, and transports tens of thousands of joint
+samples. So the properties of each piece are computed once. Each sample selects them by the index of
+its piece.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1
 
 
 def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None) -> Tensor:
-    """``Q(Phi(z))``, with derivatives of every order.
+    """Return ``Q(Phi(z))``, with derivatives of every order.
 
     Args:
         z: Standard normal numbers that broadcast against ``batch_shape``.
@@ -60,7 +61,7 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
 
     sign, start, end = (picked(v) for v in (1.0 - 2.0 * turned.to(z), low.detach(), high.detach()))
     side, mass, below = sign * z, picked(masses), picked(mass_below)
-    # Within a normal piece, mirrored if it is above zero
+    # The value in a normal piece, which is mirrored if it is above zero
     log_side = log_ndtr(side)
     share = ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
     log_part = torch.where(start.isneginf(), log_side - mass.log(), (share + picked(offset)).log())
@@ -76,7 +77,7 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
 
 
 def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities below and above each knot, ``... x (K + 1)``."""
+    """Return the probabilities below and above each knot, ``... x (K + 1)``."""
     below = masses.cumsum(-1)
     above = masses.flip(-1).cumsum(-1).flip(-1)
     zero = torch.zeros_like(below[..., :1])
@@ -84,9 +85,9 @@ def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cuts(below: Tensor, above: Tensor) -> Tensor:
-    """Normal scores of the inner knots: ``Phi^-1`` of the masses below them, ``... x (K - 1)``.
+    """Return ``Phi^-1`` of the mass below each inner knot, ``... x (K - 1)``.
 
-    Each score is computed from the smaller one of the masses below and above the knot.
+    Each score is computed from the mass below or the mass above the knot, whichever is smaller.
     """
     below, above = below[..., 1:-1], above[..., 1:-1]
     low = torch.special.ndtri(below.clamp(0.0, 1.0))

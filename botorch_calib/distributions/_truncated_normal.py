@@ -1,4 +1,4 @@
-"""Truncated normal pieces: densities at both ends, and moments, which follow from the densities."""
+"""Densities of truncated normal pieces at their ends, and the moments computed from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY,
 
 
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted sums over normal pieces of the mean, and of the mean square minus 1, ``shape`` each.
+    """Return weighted sums over normal pieces of their means and of their mean squares minus 1.
 
-    With ``a`` and ``b`` of `_EndDensities`, the mean of a piece is ``a - b``. The results have
-    derivatives of every order. Large inputs are split into parts that fit into a CPU's cache.
+    With ``a`` and ``b`` of `_EndDensities`, the mean of a piece is ``a - b``. Both results have
+    the shape ``shape`` and derivatives of every order. Large inputs are split into parts that fit
+    into a CPU's cache.
 
     Args:
         ends: Ends of the pieces as in `NormalShares`, ``(K + 1) x shape``.
@@ -36,8 +37,9 @@ def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 class _EndDensities(Function):
     """Densities of each piece at its ends, ``a = phi(low) / N`` and ``b = phi(high) / N``.
 
-    Since ``dN/dlow = -phi(low)`` and ``dN/dhigh = phi(high)``, the derivatives are ``da/dlow = a (a
-    - low)``, ``da/dhigh = -a b``, ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
+    ``N = Phi(high) - Phi(low)`` is the natural mass of the piece. Since ``dN/dlow = -phi(low)`` and
+    ``dN/dhigh = phi(high)``, the derivatives are ``da/dlow = a (a - low)``, ``da/dhigh = -a b``,
+    ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
     """
 
     @staticmethod
@@ -68,7 +70,7 @@ class NormalShares:
     Attributes:
         mills: Mills ratios of the absolute values of the ends.
         at_low, at_high: Density of each piece, normalised to mass 1, at its lower and upper end.
-        around: 1 over the mass of the piece around zero; 0 for other pieces.
+        around: Reciprocal of the natural mass of the piece around zero; 0 for other pieces.
     """
 
     def __init__(self, ends: Tensor) -> None:
@@ -76,7 +78,7 @@ class NormalShares:
         around = sign.diff(dim=0).mul_(0.5)  # 1/2 where zero is an end
         self.mills, half = mills_ratio(ends.abs()), (ends * ends).mul_(0.5)
         tails = sign.mul_(self.mills)
-        # In units of the density at the end nearer to zero, so that it does not underflow
+        # Natural masses are in units of the density at the end nearer to zero, to avoid underflow.
         depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
         a, b = (depth - half[:-1]).exp_(), depth.sub_(half[1:]).exp_()
         self.around = around.mul_(SQRT_2PI)

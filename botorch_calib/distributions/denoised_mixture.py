@@ -7,7 +7,7 @@ draws ``(f, y)`` from it, and moves both:
 
     ``y~ = F^{-1}(Phi(T(z)))``,  ``f~ = f + a_s (y~ - y)``,  ``a_s = v_s / (v_s + n_s)``.
 
-So ``y~`` has the calibrated distribution, and ``f~ = f`` for a calibrator that corrects nothing.
+So ``y~`` has the calibrated distribution, and ``f~ = f`` if ``T`` is the identity map.
 Given ``z``, member ``s`` has the probability ``p_s(z)`` at ``y = F^{-1}(Phi(z))``. Given ``z`` and
 ``s``, ``f~`` is ``N(mu_s + a_s (y~ - mu_s), a_s n_s)``. Every expectation is therefore an integral
 over the standard normal ``z``, with the same nodes for all members:
@@ -24,8 +24,8 @@ at the score that ``T`` maps to it.
 
 *Errors.* Errors of the logarithms of improvement and survival are below these bounds in 99 of 100
 cases: 1e-4 if means differ by less than the members' deviations, 7e-4 if they differ by 3
-deviations or form two groups that are 5 apart, and 4e-3 if two groups are 12 apart. Far out, errors
-are 1e-3 at 6 deviations, 2e-2 at 20, and 0.1 at 30.
+deviations or form two groups at a distance of 5 deviations, and 4e-3 if the distance is 12. In the
+tails, errors are 1e-3 at 6 deviations, 2e-2 at 20, and 0.1 at 30.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from botorch_calib.distributions.mixture_scores import (
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-_ORDER, _NUM_PANELS = 6, 7  # nodes per panel; panels that do not end at kinks
-# The range of integration extends by `_REACH` beyond the likeliest score and beyond 0, where 1e-10
-# is left. From a score far out it extends by `_BACK` towards 0, as the integrand may fall slowly.
+_ORDER, _NUM_PANELS = 6, 7  # nodes per panel, and number of panels before kinks divide them
+# The range of integration extends by `_REACH` beyond the likeliest score and beyond 0, which omits
+# 1e-10 of the integral. Below a large score, the range extends by `_BACK` only.
 _REACH, _BACK = 6.5, 9.0
-_LOWEST = -2.0  # nodes concentrate about this score if an improvement is almost certain
+_LOWEST = -2.0  # lower limit of the score about which the nodes for an improvement concentrate
 _LEAST_WIDTH = 0.05  # least width ``w`` of the integrand, in scores
-_LEAST_NOISE = 1e-12  # replaces zero noise; in units of the observation's deviation
+_LEAST_NOISE = 1e-12  # replaces zero noise, in units of the observation's standard deviation
 _QUANTILE_STEPS = 12
 
 
@@ -77,8 +77,8 @@ class DenoisedMixture(WithTails):
         noise: Noise variances, broadcasting to ``num_members x shape``.
         predictive: Distribution of ``z``, broadcasting to ``shape``.
         denoise: Whether the distribution is of ``f~``; if not, it is of ``y~``.
-        growth: Factors of the variances of ``f`` for ``excess="objective"``, broadcasting to
-            ``num_members x shape``.
+        growth: Factors by which ``excess="objective"`` raises the variances of ``f``, broadcasting
+            to ``num_members x shape``.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class DenoisedMixture(WithTails):
 
     @cached_property
     def table(self) -> ScoreTable:
-        """A table of the scores of observations, and of the inverse."""
-        with torch.enable_grad():  # the cached table needs a graph even if its first user does not
+        """A table of the scores of observations, and of the inverse map."""
+        with torch.enable_grad():  # the table is cached, and a later caller may need its graph
             return ScoreTable(self.mean_of_members, self.deviation)
 
     def gain_and_rest(self) -> tuple[Tensor, Tensor]:
@@ -115,10 +115,10 @@ class DenoisedMixture(WithTails):
     # ------------------------------------------------------------ the normal components
 
     def _components(self, x: Tensor | None = None, lowest: float = -math.inf) -> _Components:
-        """The normal components of the mixture, with nodes placed for integrals that end at ``x``.
+        """Return the normal components of the mixture, with nodes for integrals that end at ``x``.
 
-        ``x`` broadcasts against ``shape``, with further leading dimensions; for ``lowest`` see
-        `_likeliest`.
+        ``x`` broadcasts against ``shape`` and may have further leading dimensions. ``lowest`` is
+        explained in `_likeliest`.
         """
         if self.predictive.is_standard_normal:
             count = -math.log(len(self.deviation))
@@ -141,7 +141,7 @@ class DenoisedMixture(WithTails):
 
     @torch.no_grad()
     def _rule(self, x: Tensor | None, lowest: float) -> tuple[Tensor, Tensor]:
-        """Nodes and log weights over the standard normal ``z``, ``num_nodes x shape`` each.
+        """Return nodes ``z`` and log weights under the normal density, ``num_nodes x shape`` each.
 
         The weights of each panel add up to its exact normal mass.
         """
@@ -151,7 +151,7 @@ class DenoisedMixture(WithTails):
         steps, nodes, weights = (
             align_members(values, len(shape)) for values in (steps.to(nodes), nodes, weights)
         )
-        # The score at which ``y`` jumps over the widest gap between members
+        # The score at which ``y`` jumps across the widest gap between members
         num, (_, below) = len(self.deviation), widest_gap(self.mean_of_members, self.deviation)
         gap = torch.special.ndtri((below.double() / num).clamp(max=1.0 - 0.5 / num))
         scores = [gap.expand(1, *shape)]
@@ -181,14 +181,14 @@ class DenoisedMixture(WithTails):
     def _likeliest(
         self, x: Tensor, score: Tensor, at: Tensor, lowest: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The ``z`` at which ``f~ = x`` is likeliest, its spread, and the range of integration.
+        """Return the likeliest ``z`` given ``f~ = x``, the integrand's width, and the range's ends.
 
         At ``y~ = x``, ``T`` maps ``z = at`` to ``score``. About this point, linear functions of
         ``z`` with the slope of the widest member approximate ``y`` and ``y~``. With ``e = z - at``,
         the exponent of each member is half the sum of two squares: ``(a + b e)^2`` for ``y``, and
         ``(c - d e)^2`` for ``f~ = x`` given ``y~``. The sum has its minimum ``(a d + b c)^2 / (b^2
         + d^2)`` at ``e = (c d - a b) / (b^2 + d^2)``. The result is for the member with the
-        smallest minimum; ``z`` is at least ``lowest``.
+        smallest minimum, and ``z`` is at least ``lowest``.
         """
         mean, deviation, gain, rest = (
             align_members(values, at.dim())
@@ -212,14 +212,14 @@ class DenoisedMixture(WithTails):
         return center, width, low, high.clamp_(min=0.0).add_(_REACH)
 
     def _taken_to(self, score: Tensor) -> Tensor:
-        """``T^-1`` of scores, computed from the logarithm of the smaller tail."""
+        """Return ``T^-1`` of scores, computed from the logarithm of the smaller tail."""
         if self.predictive.scale is not None:
             score = score / self.predictive.scale
         ends = self.predictive.standardized().knots
         low, high = ends[..., :-1], ends[..., 1:]
         upper = score.unsqueeze(-1) > 0.0
         at = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
-        # Parts of the pieces in the tail of the score
+        # The part of each piece that is in the tail beyond the score
         start, end = torch.where(upper, at, low), torch.where(upper, high, at)
         log_share = quick_log_interval(start, end) - quick_log_interval(low, high)
         if any(self.predictive.uniform):
@@ -278,9 +278,9 @@ class DenoisedMixture(WithTails):
         return parts.total(log_phi(parts.residuals(x)), -parts.deviation.log())
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile; a quantile of ``f~`` has first derivatives only.
+        """Return the ``level``-quantile. Quantiles of ``f~`` only have first derivatives.
 
-        Several levels ``k x 1 ... x 1`` give ``k x shape``, as in `SmoothedPredictive`.
+        Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x shape``.
         """
         if isinstance(level, Tensor):
             found = [self.quantile(float(each)) for each in level.flatten()]
@@ -300,12 +300,12 @@ class DenoisedMixture(WithTails):
 
     @torch.no_grad()
     def _solve(self, level: float, zeta: float) -> Tensor:
-        """The quantile of ``f~`` by Newton's method in scores, within a bracket.
+        """Return the quantile of ``f~`` by Newton's method in scores, within a bracket.
 
         ``P(y~ > Y | s)`` is at most ``S`` times ``P(y~ > Y)``. Let ``p`` be the smaller one of
-        ``level`` and ``1 - level``. The bracket combines a bound on ``y~`` with the tail ``p / (2
-        S)``, and a bound on ``f~`` given ``y~`` with the tail ``p / 2``. So each member exceeds it
-        with probability at most ``p``.
+        ``level`` and ``1 - level``. Each end of the bracket combines a bound on ``y~`` with the
+        tail ``p / (2 S)``, and a bound on ``f~`` given ``y~`` with the tail ``p / 2``. So each
+        member is beyond this end with probability at most ``p``.
         """
         gain, rest = self.gain_and_rest()
         tail = min(level, 1.0 - level) / 2.0
@@ -332,7 +332,7 @@ class DenoisedMixture(WithTails):
         return bracketed_root(excess_score, x, low, high, _QUANTILE_STEPS)
 
     def at_score(self, z: Tensor) -> Tensor:
-        """Quantiles of an observation at normal scores that broadcast against ``shape``."""
+        """Return quantiles of an observation at normal scores that broadcast against ``shape``."""
         z = self.predictive.transport(z)
         return mixture_quantile(z, self.mean_of_members, self.deviation)
 
@@ -350,11 +350,11 @@ class _Components(NamedTuple):
     deviation: Tensor
 
     def residuals(self, x: Tensor) -> Tensor:
-        """Means minus ``x``, over the deviations."""
+        """Return the means minus ``x``, divided by the standard deviations."""
         inverse = self.deviation.reciprocal()
         return torch.addcmul((self.start - x) * inverse, self.gain * inverse, self.moved)
 
     def total(self, log_values: Tensor, log_factors: Tensor | float = 0.0) -> Tensor:
-        """Logarithm of the weighted sum of values, with further factors of the components."""
+        """Return the log of the weighted sum of values, times further factors of the components."""
         each = log_values + (self.log_weight + log_factors)
         return each.flatten(0, 1).logsumexp(dim=0)

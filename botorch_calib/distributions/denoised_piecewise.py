@@ -3,9 +3,9 @@ r"""Piecewise distributions with added Gaussian noise, and without noise.
 Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into a
 distribution of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)
 / sigma_y`` and ``b = a sigma_y``, this is the distribution of ``mu + b z + s eps``, with ``eps``
-standard normal. `SmoothedPredictive` is the distribution of ``b z + s eps``; `Prediction` adds
-``mu``. `UnsmoothedPredictive` is the distribution of ``b z``, without noise or for an observation,
-at a fraction of the cost.
+standard normal. `SmoothedPredictive` is the distribution of ``b z + s eps``, and `Prediction` adds
+``mu``. `UnsmoothedPredictive` is the distribution of ``b z``, for observations or if there is no
+noise. It costs much less.
 
 The density printed in the paper (eq. 46) has errors. With the paper's ``A = a^2 / (2 s^2)`` and
 ``C = 1 / (2 sigma_y^2)``, the corrections are:
@@ -13,8 +13,8 @@ The density printed in the paper (eq. 46) has errors. With the paper's ``A = a^2
 * The exponent is ``-A C / (A + C) (B - D)^2``.
 * ``A^2 + C^2`` is replaced by ``A + C``, and the squares of ``A`` and ``C`` by ``A`` and ``C``.
 * The error function of the lower limit has a plus sign.
-* The threshold belongs to round ``t + 1``.
-* The variance given ``y'`` is ``s^2``, without noise.
+* The threshold is ``lambda_{t + 1}`` instead of ``lambda_t``.
+* The variance given ``y'`` is ``s^2``; the noise variance is not added.
 
 .. [Kim2024locbo]
     D. Kim, M. Zecchin, S. Park, J. Kang and O. Simeone. Robust Bayesian optimization via
@@ -50,11 +50,11 @@ class WithTails(WithMoments):
     """A distribution whose functions are computed from the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
-        """Log probability of values above ``x``."""
+        """Return the log probability of values above ``x``."""
         raise NotImplementedError
 
     def log_excess(self, x: Tensor) -> Tensor:
-        """Logarithm of the mean excess over ``x``; the excess of smaller values is 0."""
+        """Return ``log E(v - x)+`` for a value ``v`` of this distribution."""
         raise NotImplementedError
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -62,30 +62,30 @@ class WithTails(WithMoments):
         raise NotImplementedError
 
     def mirrored(self) -> WithTails:
-        """The distribution of the negative value."""
+        """Return the distribution of the negative value."""
         raise NotImplementedError
 
     def cdf(self, x: Tensor) -> Tensor:
-        """The probability of values up to ``x``, accurate in the lower tail."""
+        """Return the probability of values up to ``x``, accurate in the lower tail."""
         # The exponential of a rounded logarithm may exceed 1 by an ulp.
         return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def mean_below(self, level: float) -> Tensor:
-        """Mean of the values below the ``level``-quantile; derivatives are as accurate as the mean.
+        """Return the mean of the values below the ``level``-quantile, differentiable.
 
-        With the quantile ``q`` it is ``E[x | x <= q] = q - E(q - x)+ / level``. The derivative of
-        the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile,
-        so an error of the quantile enters squared.
+        With the quantile ``q``, the mean is ``E[x | x <= q] = q - E(q - x)+ / level``. The
+        derivative of the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at
+        the quantile. So a small error of the quantile has only a second-order effect.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
 
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
-        """Log probability of a value between two numbers; None for no limit on one side.
+        """Return the log probability of a value between two limits; None means no limit.
 
-        The probability is the difference of two probabilities of the same tail. It uses the tail
-        whose larger probability is smaller, which loses fewer digits. The relative error is about
-        1e-16 over the distance of the two numbers in standard deviations.
+        The probability is the difference of two probabilities of the upper tail, or of the lower
+        tail. The tail whose larger probability is smaller loses fewer digits. The relative error is
+        about 1e-16 divided by the distance of the limits in standard deviations.
         """
         if upper is None:
             assert lower is not None
@@ -106,7 +106,7 @@ class WithTails(WithMoments):
 class UnsmoothedPredictive(WithTails):
     """The distribution of ``unit z``, with the methods of `SmoothedPredictive`, in float64.
 
-    Logarithms of 0 are `LOG_ZERO`, as beyond the end of a bounded support.
+    The logarithm of an excess or a tail probability of 0 is `LOG_ZERO`.
 
     Args:
         predictive: The piecewise distribution of ``z``.
@@ -147,27 +147,27 @@ class UnsmoothedPredictive(WithTails):
         return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
+        """Return the log density at ``x``, which is ``-inf`` outside a bounded support."""
         return self.predictive.log_prob(x)
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile; see `SmoothedPredictive` for several levels in (0, 1)."""
+        """Return the ``level``-quantile; see `SmoothedPredictive` for several levels in (0, 1)."""
         return self.predictive.quantile(level)
 
     def _deviation(self) -> Tensor:
-        """Standard deviation, if there is a single normal piece."""
+        """Return the standard deviation of the value if there is a single normal piece."""
         scale = self._scale.expand(self._shape())
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
     def _shape(self, *others: Tensor) -> torch.Size:
-        """The common batch shape of the distribution and ``others``."""
+        """Return the common batch shape of the distribution and ``others``."""
         shapes = {v.shape for v in (self._scale, self.noise, *others) if v is not None}
         shapes.add(self.predictive.batch_shape)
         # `broadcast_shapes` takes as long as ten tensor operations.
         return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
-        """`log_excess` or `log_survival`, computed by the function ``way``."""
+        """Return `log_excess` or `log_survival`, computed by the function ``way``."""
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
@@ -183,7 +183,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
     Args:
         predictive: The piecewise distribution of ``z``.
         noise: Standard deviation of the noise, at least 0, broadcasting against
-            ``predictive.batch_shape``. Noise below a millionth of the scale is raised to that.
+            ``predictive.batch_shape``. Noise below 1e-6 of the scale is raised to 1e-6 of it.
         unit: Positive factor of ``z``, of the shape of ``noise`` (default: 1).
 
     Example:
@@ -209,11 +209,10 @@ class SmoothedPredictive(UnsmoothedPredictive):
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile, differentiable, for one level or several in (0, 1).
+        """Return the ``level``-quantile, differentiable, for one level or several in (0, 1).
 
-        Second derivatives with respect to the noise lose digits if it is below 1e-3 of the
-        deviation.
-        Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x batch_shape``.
+        Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x batch_shape``. Second
+        derivatives with respect to the noise lose digits if the noise is below 1e-3 of the scale.
         """
         if isinstance(level, Tensor):
             is_low = level.flatten() < 0.5
@@ -229,7 +228,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
         return self._upper_quantile(1 - level)
 
     def _upper_quantile(self, tail: float | Tensor) -> Tensor:
-        """The point ``x`` with ``P(value > x) = tail``, for ``tail`` up to 1/2."""
+        """Return the point ``x`` with ``P(value > x) = tail``, for ``tail`` up to 1/2."""
         if self.predictive.form.is_gaussian:
             return self._deviation() * upper_score(tail)
         several = [tail] if isinstance(tail, Tensor) else []
@@ -246,12 +245,12 @@ class SmoothedPredictive(UnsmoothedPredictive):
 
 
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
-    """A table of the ``tail`` quantile by the ratio of the noise, or None.
+    """Return a table of the ``tail`` quantile as a function of the noise ratio, or None.
 
-    A table is made for a distribution that many points share, as other distributions change with
-    each call. The cache of tables is keyed by the knots and masses. So there is no table if these
-    are on a device, from which they would be read back, or need gradients. There is none either if
-    it would be inexact.
+    A table is only made for a distribution that many points share, as other distributions change
+    with each call. Since the cache of tables is keyed by the knots and masses, there is no table if
+    they need gradients, or if they are on a GPU, from which they would be read back. There is no
+    table either if it would be inexact.
     """
     form, standard = predictive.form, predictive.standardized()
     numbers = standard.finite_knots, standard.masses
@@ -269,7 +268,7 @@ def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None
 def _table_by_numbers(
     knots: tuple[float, ...], masses: tuple[float, ...], form: PiecewiseForm, tail: float
 ) -> RatioTable:
-    """The table of `_table_of`; making it takes as long as two batches of 512 points."""
+    """Return the table of `_table_of`, which costs as much as two batches of 512 quantiles."""
     as_row = partial(torch.tensor, dtype=torch.float64, device=torch.device("cpu"))
     standard = PiecewisePredictive.from_form(as_row(knots), as_row(masses), form)
     return RatioTable(lambda r: _solved(standard, r, r.shape, tail))
@@ -278,7 +277,7 @@ def _table_by_numbers(
 def _solved(
     standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
-    """The ``tail`` quantile at ``n`` ratios, the flattened numbers of the batch ``shape``."""
+    """Return the ``tail`` quantile at ``n = shape.numel()`` noise ratios."""
     with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
         u, eps = normal_points(tail, ratio.device)
         lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
@@ -295,7 +294,7 @@ def _pieces(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
 
 
 def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """Reshape ``batch_shape x K`` to ``K x n``, ``n`` the size of ``shape``; ``K x 1`` for one."""
+    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a batch of one."""
     num = values.shape[-1]
     if values.numel() == num:
         return values.reshape(num, 1)

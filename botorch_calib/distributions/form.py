@@ -1,4 +1,4 @@
-"""The form of a piecewise distribution: the properties that do not depend on its numbers."""
+"""The form of a piecewise distribution: its properties apart from its knots and masses."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PiecewiseForm:
             truncated normal distribution.
         open_low: Whether the first knot is minus infinity.
         open_high: Whether the last knot is plus infinity.
-        stretched: Mass of both tails of a stretched form; 0 for other forms. A stretched form is
-            the standard normal distribution, except that its mass within an interval around zero,
-            at most seven deviations wide, is distributed uniformly.
+        stretched: Total mass of both tails of a stretched form; 0 for other forms. A stretched form
+            is the standard normal distribution, except that the mass in a symmetric interval about
+            zero is distributed uniformly. The interval is at most seven deviations wide.
         hollow: Whether an open outer piece may have almost no mass.
 
     Example:
@@ -47,7 +47,7 @@ class PiecewiseForm:
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether both outer knots are infinite: the support is the real line."""
+        """Whether both outer knots are infinite, so that the support is the real line."""
         return self.open_low and self.open_high
 
     @cached_property
@@ -61,14 +61,14 @@ class PiecewiseForm:
         return self.uniform == (False,) and self.is_open
 
     def mirrored(self) -> PiecewiseForm:
-        """The form of the distribution of ``-z``."""
+        """Return the form of the distribution of ``-z``."""
         pieces = self.uniform[::-1]
         return replace(self, uniform=pieces, open_low=self.open_high, open_high=self.open_low)
 
     def pad(
         self, values: Tensor, low: float = -math.inf, high: float = math.inf, dim: int = 0
     ) -> Tensor:
-        """Values at all ``K + 1`` knots, with ``low`` and ``high`` at infinite outer knots."""
+        """Return values at all ``K + 1`` knots, with ``low`` and ``high`` at infinite knots."""
         shape = list(values.shape)
         shape[dim] = 1
         first = [values.new_full(shape, low)] if self.open_low else []
@@ -77,19 +77,19 @@ class PiecewiseForm:
 
     @cached_constant
     def is_uniform(self, device: torch.device) -> Tensor:
-        """The flags ``uniform`` as a tensor of shape ``K``."""
+        """Return the flags ``uniform`` as a tensor of shape ``K``."""
         return torch.tensor(self.uniform, device=device)
 
     @cached_constant
     def is_normal(self, device: torch.device) -> Tensor:
-        """Whether each piece is normal, ``K x 1``."""
+        """Return whether each piece is normal, ``K x 1``."""
         return torch.tensor([[not flag] for flag in self.uniform], device=device)
 
 
 class Pieces(NamedTuple):
-    """Distributions of one form for ``n`` numbers, in units of the scale of their normal pieces.
+    """Distributions of one form at ``n`` points, in units of the scale of their normal pieces.
 
-    Tensors are float64 and have ``n`` columns, or one column if all numbers share a distribution.
+    Tensors are float64 and have ``n`` columns, or one column if all points share a distribution.
     """
 
     knots: Tensor  # the finite knots

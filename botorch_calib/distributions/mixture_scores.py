@@ -1,10 +1,10 @@
 r"""Normal scores of a mixture of normal distributions, and their inverse.
 
 With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
-and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member these are
-``(y - mu) / s`` and ``mu + s z``: the score is a standardised residual, and nearly linear in ``y``
-if members agree. Both functions use logarithms of the smaller tail, in float64, so neither tail
-loses digits. They are differentiable to any order. Members are in the first dimension.
+and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member, the score
+is the standardised residual ``(y - mu) / s``. If members agree, the score is nearly linear in
+``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses digits. They
+are differentiable to any order. The first dimension of a tensor is the dimension of the members.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from botorch_calib.distributions._normal_functions import (
     mills_ratio,
 )
 
-# Largest number of steps to the root. If members are far apart, about 30 bisections shrink a
+# Number of steps to the root on a GPU. If members are far apart, about 30 bisections shrink a
 # bracket 1e9 times as wide as the narrowest member, before a few Halley steps. If members overlap,
 # 3 or 4 steps are enough.
 _NUM_STEPS = 48
-# Nodes of a table: `_NUM_BULK` evenly spaced nodes, and nodes about `_NUM_CHOSEN` members, at
-# `_ABOUT` deviations from their means; nodes within the widest gap, at `_SHOULDER` deviations from
-# the two members next to it; and nodes `_FAR` beyond 8 deviations from all members
+# A table has `_NUM_BULK` evenly spaced nodes. Up to `_NUM_CHOSEN` members have further nodes at
+# `_ABOUT` deviations from their means.
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
-_SHOULDER = (0.7, 1.1, 2.2, 3.2)
-_FAR = (2.0, 5.0, 11.0, 22.0)
+_SHOULDER = (0.7, 1.1, 2.2, 3.2)  # nodes in the widest gap, in deviations from its two members
+_FAR = (2.0, 5.0, 11.0, 22.0)  # outer nodes, in deviations beyond 8 deviations from all members
 _STEEPEST = 1e26  # cap of slopes
 _THIN = 1e-12  # least width of a cell of a table
 _SHALLOW = 600.0  # densities and tails with exponents up to this do not underflow
@@ -48,17 +47,17 @@ _LARGEST_NUMBER = 1e300  # cap of interpolated numbers: lines are not defined at
 
 
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """``Phi^-1(mean_s Phi((y - mu_s) / s_s))``, of the broadcast shape without the first dimension.
+    """Return the normal score ``Phi^-1(mean_s Phi((y - mu_s) / s_s))`` of ``y``.
 
-    Means and positive standard deviations of the members are ``num_members x shape``. Numbers ``y``
-    broadcast against ``shape``, and may have further leading dimensions.
+    Means and positive standard deviations of the members are ``num_members x shape``. ``y``
+    broadcasts against ``shape``, and may have further leading dimensions.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     return score_of_members((y - mean) / deviation)
 
 
 def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
-    """The normal score, from the probabilities below and above it, in float64.
+    """Return the normal score, given the probabilities below and above it, in float64.
 
     The smaller probability keeps its digits down to 1e-300, so scores from -37 to 37 are exact.
     """
@@ -67,16 +66,17 @@ def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
 
 
 def score_of_members(t: Tensor) -> Tensor:
-    """`mixture_score` from the members' standardised residuals, ``num_members x shape``."""
+    """Return `mixture_score`, given the standardised residuals, ``num_members x shape``."""
     out: Tensor = _Score.apply(t.double()).to(t.dtype)
     return out
 
 
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """``F^-1(Phi(z))``, the inverse of `mixture_score`, with its shapes.
+    """Return ``F^-1(Phi(z))``, the inverse of `mixture_score`, for the same shapes.
 
-    The result is exact up to rounding in scores, so the cdf at the result has an error of 1e-12 for
-    any distance between members. In a gap between members the result may be any number of the gap.
+    The score of the result is exact up to rounding, so the cdf at the result has an error of 1e-12
+    for any distance between members. If the quantile is in a gap between members, the result may be
+    any number in the gap.
     """
     shape = torch.broadcast_shapes(z.shape, mean.shape[1:], deviation.shape[1:])
     members = [align_members(x.double(), len(shape)).expand(-1, *shape) for x in (mean, deviation)]
@@ -85,9 +85,9 @@ def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probability of each member given ``y``, and the log density of the mixture there.
+    """Return the log probability of each member given ``y``, and the log density of the mixture.
 
-    Shapes are as in `mixture_score`; the probabilities have the dimension of the members.
+    Shapes are as in `mixture_score`. The probabilities also have the dimension of the members.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     each = -0.5 * ((y - mean) / deviation).square() - deviation.log()
@@ -102,7 +102,7 @@ def align_members(values: Tensor, num_dims: int) -> Tensor:
 
 
 def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of members by their means, and how many are below the widest gap, ``1 x shape``."""
+    """Return the order of members by mean, and the number below the widest gap, ``1 x shape``."""
     mean, order = mean.sort(dim=0)
     deviation = deviation.gather(0, order)
     gaps = mean.diff(dim=0) / (deviation[1:] + deviation[:-1])
@@ -112,14 +112,14 @@ def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class ScoreTable:
-    """`mixture_score` and its inverse by interpolation, for many numbers of each mixture.
+    """Interpolation of `mixture_score` and its inverse, for many numbers under each mixture.
 
-    Cubic polynomials interpolate the score and its derivative at the nodes. The error is about 1e-5
-    scores if members are similar. For means and deviations that differ by one deviation it is up to
-    4e-4 within 4 scores and 1e-3 within 7. It is less than 0.1 far out, and if members are far
-    apart. Beyond the outermost nodes, 30 deviations from all members, interpolation is linear. The
-    cost for each number does not depend on the number of members. Means and deviations are as in
-    `mixture_score`, in float64.
+    Cubic polynomials interpolate the score and its derivative at the nodes. The error of the score
+    is about 1e-5 if members are similar. If means and deviations differ by one deviation, the error
+    is up to 4e-4 for scores up to 4, and 1e-3 for scores up to 7. It is less than 0.1 in the far
+    tails, or if members are far apart. Beyond the outermost nodes, 30 deviations from all members,
+    interpolation is linear. The cost for each number does not depend on the number of members.
+    Means and deviations are as in `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
@@ -139,7 +139,7 @@ class ScoreTable:
 
     @staticmethod
     def _nodes(mean: Tensor, deviation: Tensor) -> Tensor:
-        """Nodes over the bulk, over the whole range, about some members, and in the widest gap."""
+        """Return the sorted nodes of the table, ``num_nodes x shape`` (see `_NUM_BULK`)."""
         low, high = (mean - 8.0 * deviation).amin(dim=0), (mean + 8.0 * deviation).amax(dim=0)
         steps = torch.linspace(0.0, 1.0, _NUM_BULK, dtype=mean.dtype, device=mean.device)
         steps = align_members(steps, mean.dim() - 1)
@@ -166,11 +166,11 @@ class ScoreTable:
         return torch.cat(nodes).sort(dim=0).values
 
     def score(self, y: Tensor) -> Tensor:
-        """Scores of ``y``, ``... x shape``."""
+        """Return the scores of ``y``, ``... x shape``."""
         return self._interpolated((y - self._center) / self._unit, False)
 
     def quantile(self, z: Tensor) -> Tensor:
-        """Numbers with the scores ``z``, ``... x shape``."""
+        """Return the numbers whose scores are ``z``, ``... x shape``."""
         return self._center + self._unit * self._interpolated(z, True)
 
     def _interpolated(self, at: Tensor, inverse: bool) -> Tensor:
@@ -180,7 +180,7 @@ class ScoreTable:
         lead = at.shape[: at.dim() - self._center.dim()]
         at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).clamp(-_LARGEST_NUMBER, _LARGEST_NUMBER).contiguous()
-        # Polynomials of all cells, as there are fewer cells than numbers; lines beyond the cells
+        # Polynomials of all cells, which are fewer than the numbers, and lines beyond the cells
         widths, rises = knots.diff(dim=-1).clamp(min=_THIN), values.diff(dim=-1)
         # Slopes next to a gap between members are limited, so that the polynomial is monotone.
         first, last = (
@@ -247,16 +247,16 @@ class _Quantile(Function):
 
 
 class _LowerTail:
-    """Log cdf ``log_mass`` of a mixture at residuals ``t``, ``num_members x shape``; no graph.
+    """The logarithm ``log_mass`` of the cdf of a mixture, without a graph.
 
-    Densities are multiplied by ``exp(half)``, so that they do not underflow if all members are
-    above.
+    The standardised residuals ``t`` of the members are ``num_members x shape``. Densities are
+    multiplied by ``exp(half)``, so that they do not underflow if all residuals are far below 0.
     """
 
     def __init__(self, t: Tensor) -> None:
         self._t = t
         self.half = t.amax(dim=0).clamp_(max=0.0).square_().mul_(0.5)
-        # Twice as fast on a CPU. On a device, reading the maximum would force a synchronization.
+        # This is twice as fast on a CPU. On a GPU, reading the maximum would synchronize with it.
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
@@ -270,7 +270,7 @@ class _LowerTail:
 
 
 def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """The root of the increasing ``score(y) = z`` by Halley's method within a bracket.
+    """Return the root ``y`` of ``score(y) = z`` by Halley's method within a bracket.
 
     The cdf is the mean of the members' cdfs, so the members' quantiles ``mu_s + s_s z`` bracket the
     root. With ``g`` the score and ``p_s`` the shares of the density, ``g' = mean_s phi(t_s) / (s_s
@@ -279,7 +279,7 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """
     sign = torch.where(z > 0, -1.0, 1.0).to(z)
     center = mean.mean(dim=0)
-    mean, z = (mean - center) * sign, z * sign  # a common offset costs no digits
+    mean, z = (mean - center) * sign, z * sign  # so that a common offset costs no digits
     inverse = deviation.reciprocal()
     ends = mean + deviation * z
     low, high = ends.amin(dim=0), ends.amax(dim=0)

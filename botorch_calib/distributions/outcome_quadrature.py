@@ -1,8 +1,8 @@
 r"""Expectations of any function under a smoothed piecewise distribution, by quadrature.
 
 If the outcome is a nonlinear, increasing function ``g`` of the predicted variable ``x``, ``E(g(x) -
-g(c))+`` is an integral over ``x > c``. The density of ``x`` has a closed form. For each piece plus
-noise it is the normal or constant density times a difference of two normal probabilities.
+g(c))+`` is an integral over ``x > c``. The density of ``x`` has a closed form. For each piece with
+noise, it is a normal or constant density times a difference of two normal probabilities.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from botorch_calib.distributions._normal_functions import (
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
-_EDGE = 5.5  # deviations of the noise about a knot within which it has an effect: beyond is 2e-8
-_SURE = 9.0  # deviations beyond which noise is negligible: 1e-19
+_EDGE = 5.5  # reach of the noise, in its deviations, with a probability of 2e-8 beyond it
+_SURE = 9.0  # larger reach, with a probability of 1e-19 beyond it
 _REACH = 64.0  # tails end where a normal density has decreased by exp(-32)
 _FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
@@ -40,7 +40,7 @@ def rule_above(
     order: int = 16,
     kinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
+    r"""Return points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
     Points and log weights are ``N x shape``. ``u`` is 0 at ``c``, and smooth above ``c`` except at
     ``kinks``. Three panels of Gauss-Legendre rules cover each piece between two kinks: one about
@@ -48,16 +48,17 @@ def rule_above(
     ``exp(growth |x|)`` times the density is negligible. If the outer piece is open, the relative
     error is small for any ``c``.
 
-    Points are differentiable in the units of the distribution, and weights in its shape. Neither is
-    differentiable in the threshold, where ``u`` is 0.
+    Points are differentiable in the distribution's scale. Weights are differentiable in its knots,
+    masses and noise ratio. Neither is differentiable in the threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``, smoothed or not.
         threshold: ``c``, broadcasting against the batch shape; minus infinity for no threshold.
-        growth: Nonnegative slope of ``log |u|`` far out, broadcasting against the batch shape.
+        growth: Nonnegative slope of ``log |u|`` for large ``|x|``, broadcasting against the batch
+            shape.
         order: Number of nodes on a panel. Relative errors are up to about 3e-6 with 16 nodes and
             1e-5 with 12.
-        kinks: Kinks of ``u``, increasing, ``num x ...``; panels end at kinks.
+        kinks: Points where ``u`` is not smooth, increasing, ``num x ...``. Panels end at kinks.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
@@ -117,25 +118,25 @@ def _nodes(
     growth: Tensor,
     order: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes, logarithms of weight times length, and the piece of each panel.
+    """Return nodes, logs of weight times panel length, and the index of each panel's piece.
 
     The first two are ``order x num_panels x shape``. On a CPU, panels that are empty at all points
-    are omitted; on a device this test would force a synchronization.
+    are omitted. On a GPU this test would force a synchronization.
     """
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()
     peak = growth + shift
 
     def end_after(knot: Tensor) -> Tensor:
-        """The point beyond which the noise moves no mass from below a knot, given the threshold."""
+        """Return the point beyond which the noise carries negligible mass from below a knot."""
         above = (threshold - knot - shift).clamp(min=0.0)
         return knot + shift + (above.square() + edge.square()).sqrt()
 
     start, stop = low - shift - edge, end_after(high)
     if form.covered and not any(form.uniform):
-        # A piece ends where its density is negligible compared with the mass of the last piece (in
-        # units of the density of a whole normal distribution), and where it is out of reach of the
-        # noise, or the last piece has most of its mass.
+        # The range of a piece ends where its density is negligible compared with the last piece,
+        # and where either the noise reaches no farther, or ``z`` is likely to be in the last piece
+        # given ``x``.
         sure = (_SURE**2 + 2.0 * log_relative_height.clamp(min=0.0)).sqrt()
         share = torch.addcmul(sure * ratio * spread.sqrt(), high, spread)
         reach = torch.minimum(high + shift + _SURE * ratio, low[-1] * spread)
@@ -155,7 +156,7 @@ def _nodes(
     inner, outer = torch.minimum(low + edge, middle), torch.maximum(high - edge, middle)
     if form.is_gaussian:
         inner, outer = (start + share * (stop - start) for share in (1 / 3, 2 / 3))
-    else:  # an open piece has two panels, one for its tail and one about its knot
+    else:  # an open piece has two panels, in its tail and about its knot
         if form.open_low:
             inner[0] = outer[0]
         if form.open_high:
@@ -181,9 +182,9 @@ def _nodes(
 
 @cached_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes on [0, 1] of the three panels of a piece, and logarithms of weights, ``order x 3``.
+    """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each.
 
-    The two outer panels are for tails: nodes are farther apart towards the end of a tail.
+    The two outer panels are for tails, where nodes are farther apart towards the end of the tail.
     """
     inner, weights = unit_legendre(order, dtype, device)
     falling, graded = graded_rule(order, dtype, device)

@@ -42,9 +42,9 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 # do not change the learners' raw thresholds.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
-# Smallest mass of an open outer piece that hides cancellation in the inner pieces.
+# Smallest mass of an open outer piece next to which cancellation in inner pieces is negligible.
 MIN_COVER = 1e-6
-_LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
+_LARGEST_STRETCHED = 3.5  # largest half-width, in units of the scale, for an exact quadrature rule
 _FAR = 1e30  # replaces an infinite knot that the form does not mark as infinite
 NO_BATCH = torch.Size()
 
@@ -53,36 +53,36 @@ class WithMoments:
     """An object with a mean and a variance."""
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, which share one computation."""
+        """Return the mean and the variance, which share one computation."""
         raise NotImplementedError
 
     @property
     def mean(self) -> Tensor:
-        """Mean, the first of `moments`."""
+        """Mean, the first result of `moments`."""
         return self.moments()[0]
 
     @property
     def variance(self) -> Tensor:
-        """Variance, the second of `moments`."""
+        """Variance, the second result of `moments`."""
         return self.moments()[1]
 
 
 class PiecewisePredictive(WithMoments):
     """A distribution on the real line made of uniform and truncated normal pieces.
 
-    All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``. In
-    a posterior, the ``batch_shape`` of this distribution is the shape of the posterior mean,
-    ``batch_shape x q x 1``. Knots, half-widths and levels that are not tensors are converted to
-    double precision; all else has the precision of the knots.
+    Values are in units of ``z``. All methods are differentiable in ``knots``, ``masses`` and
+    ``scale``. In a posterior, the ``batch_shape`` of this distribution is the shape of the
+    posterior mean, ``batch_shape x q x 1``. Knots, half-widths and levels that are not tensors are
+    converted to double precision. Masses and scales are converted to the precision of the knots.
 
     Args:
         knots: Ends of the pieces, increasing along the last dimension. Give all knots,
             ``batch_shape x (K + 1)``, where the first and the last may be infinite, or only the
             ``K - 1`` inner knots if both outer knots are infinite.
-        masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1;
-            broadcast against ``knots``.
-        uniform: For each piece, whether it is uniform (its knots must then be finite); otherwise it
-            is a truncated normal distribution.
+        masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1. Their
+            batch shape broadcasts against the batch shape of ``knots``.
+        uniform: For each piece, whether it is uniform; otherwise it is a truncated normal
+            distribution. The knots of a uniform piece must be finite.
         scale: Standard deviation of the normal pieces before truncation, ``batch_shape`` (default:
             1).
         validate: Whether to check the values, which reads them back from the device.
@@ -134,7 +134,7 @@ class PiecewisePredictive(WithMoments):
     def from_form(
         cls, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None = None
     ) -> PiecewisePredictive:
-        """A distribution of known form from its finite knots over the scale, without checks."""
+        """Make a distribution from its finite knots, divided by the scale, without checks."""
         self = cls.__new__(cls)
         self._set(knots, masses.to(knots), form, scale)
         return self
@@ -142,14 +142,14 @@ class PiecewisePredictive(WithMoments):
     def _set(
         self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
     ) -> None:
-        """Set the finite knots over the scale; `knots` adds the infinite knots of ``form``."""
+        """Set the attributes. ``knots`` are the finite knots, divided by the scale."""
         self._knots, self.masses, self.form = knots, masses, form
         self.scale, self._expanded = scale, NO_BATCH
         # Mean and variance of the distribution of scale 1, if computed in advance
         self._moments: tuple[Tensor, Tensor] | None = None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
-        """The distribution with another scale and batch shape, which shares knots and masses."""
+        """Return a distribution of another scale and batch shape that shares knots and masses."""
         view = self.__class__.__new__(self.__class__)
         vars(view).update(vars(self), scale=scale, _expanded=expanded)
         return view
@@ -163,7 +163,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """The standard normal distribution, which corrects nothing, with a given batch shape."""
+        """Make a batch of standard normal distributions, which change no prediction."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -177,18 +177,19 @@ class PiecewisePredictive(WithMoments):
         tails: str = "gaussian",
         validate: bool = True,
     ) -> PiecewisePredictive:
-        r"""Spread mass ``1 - alpha`` evenly over a conformal interval [Kim2024locbo, eq. 29].
+        r"""Make a distribution from a conformal interval [Kim2024locbo, eq. 29].
+
+        The mass ``1 - alpha`` is distributed uniformly over the interval.
 
         Args:
             alpha: Miscoverage level, in (0, 1).
             half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
             max_width: Cap of the half-width, in standard deviations of the observation.
-            tails: The density outside the interval: ``"gaussian"`` uses the standard normal density
-                (for a wide interval, its mass is concentrated at the ends of the interval), and
-                ``"stretched"`` scales the normal density so that its ``1 - alpha`` interval is the
-                conformal interval.
-            validate: Whether to check ``half_width``, which reads it back from the device, and to
-                cap it. If not, it must be between `MIN_HALF_WIDTH` and ``max_width``.
+            tails: The density outside the interval. ``"gaussian"`` uses the standard normal
+                density, whose mass is close to the ends of a wide interval. ``"stretched"`` scales
+                the normal density so that its ``1 - alpha`` interval is the conformal interval.
+            validate: Whether to check and cap ``half_width``, which reads it back from the device.
+                If not, ``half_width`` must be between `MIN_HALF_WIDTH` and ``max_width``.
 
         Warns:
             CalibrationWarning: If a half-width exceeds ``max_width``.
@@ -225,21 +226,21 @@ class PiecewisePredictive(WithMoments):
         validate: bool = True,
         hollow: bool = False,
     ) -> PiecewisePredictive:
-        """The distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
+        """Make the distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
 
-        Knots that cross, as an online learner's may, are sorted (monotone rearrangement). Sorting
-        does not make a quantile estimate worse.
+        An online learner may return knots that cross. They are sorted (monotone rearrangement),
+        which does not make a quantile estimate worse.
 
         Args:
             levels: ``M`` increasing levels in (0, 1).
             knots: Quantiles at these levels, ``batch_shape x M``.
             max_width: Cap of the absolute value of the quantiles.
             tails: ``"gaussian"`` uses the standard normal density between and beyond the quantiles.
-                ``"stretched"`` scales this density by the distance between the outermost
-                quantiles, over their distance in the standard normal distribution.
+                ``"stretched"`` scales this density by the distance between the outermost knots,
+                divided by the distance between the normal quantiles at the same levels.
             validate: Whether to check ``levels`` and ``knots``, which reads them back from the
                 device, to cap ``knots``, and to set ``hollow`` if needed.
-            hollow: Whether the tails may have almost no mass, see `has_rare_ends`. Each piece is
+            hollow: Whether the tails may have almost no mass (see `has_rare_ends`). Each piece is
                 then integrated separately, which takes longer.
         """
         levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
@@ -265,7 +266,7 @@ class PiecewisePredictive(WithMoments):
                 "`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got "
                 f"{tails!r}."
             )
-        # Distance between the outermost quantiles, over their normal distance
+        # Distance between the outermost knots, divided by the distance of the normal quantiles
         outermost = slice(None, None, len(levels) - 1)
         normal = torch.special.ndtri(levels.to(ordered)[outermost]).diff()
         scale = (ordered[..., outermost].diff(dim=-1) / normal).clamp(min=MIN_HALF_WIDTH)
@@ -280,7 +281,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def is_standard_normal(self) -> bool:
-        """Whether the form makes the distribution standard normal, so that it corrects nothing."""
+        """Whether the only piece is a normal piece without bounds, and ``scale`` is None."""
         return self.form.is_gaussian and self.scale is None
 
     @property
@@ -294,36 +295,36 @@ class PiecewisePredictive(WithMoments):
         return torch.broadcast_shapes(*shapes) if len(shapes) > 1 else next(iter(shapes), NO_BATCH)
 
     def mirrored(self) -> PiecewisePredictive:
-        """The distribution of ``-z``."""
+        """Return the distribution of ``-z``."""
         knots, masses = -self._knots.flip(-1), self.masses.flip(-1)
         twin = PiecewisePredictive.from_form(knots, masses, self.form.mirrored())
         return twin._viewed(self.scale, self._expanded)
 
     def standardized(self) -> PiecewisePredictive:
-        """The distribution of ``z / scale``, not expanded, whose normal pieces have the scale 1.
+        """Return the distribution of ``z / scale``, not expanded. Its normal pieces have scale 1.
 
-        Conformal distributions with stretched tails of any width share it.
+        Conformal distributions with stretched tails and the same ``alpha`` share it.
         """
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
-        """The distribution of ``factor z``; positive factors broadcast against the batch."""
+        """Return the distribution of ``factor z``, for positive factors that broadcast."""
         check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
         shape = torch.broadcast_shapes(self._expanded, factor.shape) if self._expanded else NO_BATCH
         return self._viewed(scale, shape)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
-        """The same distribution, broadcast to a batch shape without a copy."""
+        """Return the same distribution, broadcast to a batch shape without a copy."""
         return self._viewed(self.scale, shape)
 
     @property
     def is_expanded(self) -> bool:
-        """Whether `expand` has made several points share the distribution."""
+        """Whether several points share the distribution because of `expand`."""
         return bool(self._expanded)
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
-        """The same distribution in another floating point type."""
+        """Return the same distribution in another floating-point type."""
         check_instance("dtype", dtype, torch.dtype, "torch.float64")
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
@@ -346,7 +347,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def _unit_knots(self) -> Tensor:
-        """All knots over the scale, ``... x (K + 1)``."""
+        """All knots divided by the scale, ``... x (K + 1)``."""
         return self.form.pad(self._knots, dim=-1)
 
     @property
@@ -361,12 +362,12 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def log_masses(self) -> Tensor:
-        """Logarithms of the masses, ``batch_shape x K``; finite and without gradient for 0."""
+        """Logarithms of the masses, ``batch_shape x K``; ``log 0`` is finite, without gradient."""
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
         return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
 
     def _log_weights(self, knots: Tensor) -> Tensor:
-        """Log ratio of the mass to the natural mass (see `piece_logs`): scales the density."""
+        """Return the log of each mass divided by the natural mass (see `piece_logs`)."""
         flags, low, high = self.form.is_uniform(knots.device), knots[..., :-1], knots[..., 1:]
         width = high.masked_fill(~flags, 1.0) - low.masked_fill(~flags, 0.0)
         return self.log_masses - torch.where(flags, width.log(), log_normal_interval(low, high))
@@ -374,7 +375,7 @@ class PiecewisePredictive(WithMoments):
     # ---------------------------------------------------------------- the distribution itself
 
     def _in_own_units(self, value: Tensor | float) -> Tensor:
-        """Numbers over the scale; expanded to the batch shape if this distribution is."""
+        """Return numbers divided by the scale, and expand them if the distribution is expanded."""
         if isinstance(value, Tensor):
             z = value
         else:
@@ -383,8 +384,8 @@ class PiecewisePredictive(WithMoments):
         return z.expand(torch.broadcast_shapes(z.shape, self._expanded)) if self._expanded else z
 
     def cdf(self, z: Tensor | float) -> Tensor:
-        """``P(Z <= z)``; ``z`` broadcasts against ``batch_shape``."""
-        if self._knots.dtype != torch.float64:  # narrow pieces need the digits
+        """Return ``P(Z <= z)``; ``z`` broadcasts against ``batch_shape``."""
+        if self._knots.dtype != torch.float64:  # narrow pieces need double precision
             dtype = z.dtype if isinstance(z, Tensor) else self._knots.dtype
             z = z.double() if isinstance(z, Tensor) else z
             return self.to(torch.float64).cdf(z).to(dtype)
@@ -402,7 +403,7 @@ class PiecewisePredictive(WithMoments):
         return part.sum(dim=-1).clamp(max=1.0)
 
     def log_prob(self, z: Tensor | float) -> Tensor:
-        """Log density at ``z``; at a knot, the density of the piece to its left."""
+        """Return the log density at ``z``; at a knot, it belongs to the piece on the left."""
         z, knots = self._in_own_units(z), self._unit_knots
         z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
@@ -415,12 +416,12 @@ class PiecewisePredictive(WithMoments):
         return value if self.scale is None else value - self.scale.log()
 
     def quantile(self, p: Tensor | float) -> Tensor:
-        """The ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
+        """Return the ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
         Args:
-            p: Levels in (0, 1). The check of a tensor synchronizes with its device. A number is
-                converted in double precision, so it may be closer to 0 or 1 than the knots'
-                precision resolves.
+            p: Levels in (0, 1). The check of a tensor synchronizes with its device. The normal
+                score of a number is computed in double precision, so the number may be closer to
+                0 or 1 than the precision of the knots resolves.
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
@@ -430,14 +431,14 @@ class PiecewisePredictive(WithMoments):
         return self.transport(torch.special.ndtri(p))
 
     def transport(self, z: Tensor) -> Tensor:
-        r"""``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
+        r"""Return ``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
-        This is the monotone map from the standard normal to this distribution. It takes ``z``
-        instead of ``Phi(z)``, so both tails keep their digits.
+        This is the monotone map from the standard normal to this distribution. The argument is
+        ``z`` instead of ``Phi(z)``, so both tails keep their digits.
 
         Args:
-            z: Standard normal numbers that broadcast against ``batch_shape``; dimensions of samples
-                lead.
+            z: Standard normal numbers that broadcast against ``batch_shape``. Dimensions of samples
+                come first.
         """
         check_tensor("z", z)
         if self._expanded:
@@ -452,11 +453,11 @@ class PiecewisePredictive(WithMoments):
         return z if self.scale is None else z * self.scale
 
     def breaks(self) -> Tensor:
-        """Normal scores that `transport` maps to the inner knots, ``... x (K - 1)``."""
+        """Return the normal scores that `transport` maps to the inner knots, ``... x (K - 1)``."""
         return cuts(*probabilities(self.masses))
 
     def _transport_stretched(self, z: Tensor) -> Tensor:
-        """`transport` of a conformal distribution with stretched tails.
+        """Return `transport` of a conformal distribution with stretched tails.
 
         Let ``c = Phi^-1(1 - alpha/2)``. A distribution of half-width ``w`` has the scale ``w / c``.
         In units of the scale its tails beyond ``c`` are standard normal, so ``z`` maps to itself.
@@ -470,7 +471,7 @@ class PiecewisePredictive(WithMoments):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         dtype = self._knots.dtype
-        if dtype != torch.float64:  # narrow pieces need the digits
+        if dtype != torch.float64:  # narrow pieces need double precision
             mean, variance = self.to(torch.float64).moments()
             return mean.to(dtype), variance.to(dtype)
         mean, variance = self._moments or self._moments_of_pieces()
@@ -481,12 +482,12 @@ class PiecewisePredictive(WithMoments):
         return mean, variance
 
     def _moments_of_pieces(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the distribution of scale 1.
+        """Return the mean and the variance of the distribution of scale 1.
 
         Let ``a = phi(low) / N`` and ``b = phi(high) / N``, with ``N`` the natural mass of a normal
         piece. The piece has the mean ``a - b`` and the mean square ``1 + a low - b high``. A
-        uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around ``c``, with ``l = low -
-        c`` and ``h = high - c``.
+        uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around any ``c``, with ``l = low
+        - c`` and ``h = high - c``.
         """
         finite, masses, form = self.standardized().finite_knots, self.masses, self.form
         if form.is_gaussian:
@@ -517,7 +518,7 @@ _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
-    """The conformal distribution with stretched tails, in units of its scale, for any width."""
+    """Return the conformal distribution with stretched tails and scale 1."""
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
@@ -529,7 +530,7 @@ def _standard_conformal(
 
 
 def _times(knots: Tensor, factor: Tensor) -> Tensor:
-    """Knots times a factor; infinite knots stay infinite and get no gradient."""
+    """Return knots times a factor; infinite knots stay infinite and have no gradient."""
     infinite = knots.isinf()
     return torch.where(infinite, knots, knots.masked_fill(infinite, 0.0) * factor.unsqueeze(-1))
 
@@ -539,14 +540,14 @@ def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
 
 
 def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
-    """A tensor unchanged; numbers in double precision, checked for NaN."""
+    """Return a tensor unchanged, or numbers as a double-precision tensor, checked for NaN."""
     return value if isinstance(value, Tensor) else check_numbers(name, value)
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
-    """Check the values; returns the finite knots, at least `MIN_GAP` apart, and the full form.
+    """Check the values, and return the finite knots, at least `MIN_GAP` apart, and the full form.
 
-    ``form`` is completed by whether the outer knots are infinite and whether a tail is hollow.
+    The full form also states whether outer knots are infinite and whether an outer piece is hollow.
     """
     knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
@@ -567,20 +568,20 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 
 
 def has_rare_ends(levels: Tensor) -> bool:
-    """Whether almost no mass is beyond the first or the last of increasing ``levels``.
+    """Return whether almost no mass is beyond the first or the last of increasing ``levels``.
 
-    Integrals over pieces between two knots then cancel far out, and the tails are too small to hide
-    the error. This reads the levels back from their device.
+    In the tails, cancellation errors of integrals over inner pieces are then too large compared
+    with the mass of the outer pieces. The levels are read back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 
 
 def _spread(knots: Tensor) -> Tensor:
-    """Sorted knots, moved apart to at least a small gap; infinite knots do not move.
+    """Return sorted knots, moved apart to at least a small gap. Infinite knots do not move.
 
     After ``j`` gaps are subtracted from knot ``j``, a knot that is too close to its left neighbour
     is smaller than this neighbour. The running maximum raises it, and the gaps are added back.
     """
-    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # a piece needs inner points
+    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # numbers inside of each piece
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps

@@ -1,4 +1,4 @@
-r"""Scores of probabilistic forecasts, from distributions, quantiles, PITs and observations.
+r"""Scoring rules for probabilistic forecasts, and measures of their calibration.
 
 The CRPS and the interval score of ``y`` are ``s_y`` times the scores of ``z = (y - mu) / s_y``.
 """
@@ -25,22 +25,22 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import quick_log_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Nodes of the rule, and twice the logarithm by which a normal density has decreased at its end
+# Nodes of the rule. It ends where a normal density has decreased by exp(-_DEPTH / 2).
 _ORDER, _DEPTH = 80, 78.0
 
 
 @torch.no_grad()
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
-    r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
+    r"""Return the continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
     The observation divides the piece that contains it, so the integrand is smooth on each of the
-    ``num_pieces + 1`` segments. A Gauss-Legendre rule on each segment is exact up to rounding,
-    or up to 1e-9 if all pieces are narrow.
+    ``num_pieces + 1`` segments. A Gauss-Legendre rule on each segment is exact up to rounding, or
+    has an error of up to 1e-9 if all pieces are narrow. Scores have the units and the dtype of
+    ``z``. Smaller scores are better.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
-        z: Finite observations that broadcast against ``predictive.batch_shape``. Scores have the
-            units and the dtype of ``z``; smaller scores are better.
+        z: Finite observations that broadcast against ``predictive.batch_shape``.
 
     Example:
         >>> crps(PiecewisePredictive.gaussian(), torch.tensor(0.0))
@@ -55,7 +55,8 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     knots = predictive.standardized().knots.expand(*z.shape[:-1], -1)
     inside = z.clamp(knots[..., :1], knots[..., -1:])
     edges = torch.cat([knots, inside], dim=-1).sort(dim=-1).values
-    # Segments from this one on are above the observation, and number ``j`` is of piece ``j - 1``.
+    # Segments from this index on are above the observation. Above it, segment ``j`` is in piece
+    # ``j - 1``.
     first_above = (knots[..., 1:-1] <= inside).sum(dim=-1, keepdim=True) + 1
     segments = torch.arange(edges.shape[-1] - 1, device=z.device)
     is_above = segments >= first_above
@@ -65,14 +66,14 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 
 
 def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int = 200) -> Tensor:
-    """CRPS of ``n`` distributions, from quantiles at ``num`` levels.
+    """Return the CRPS of ``n`` distributions, given their quantiles at ``num`` levels.
 
     The score is ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` by the midpoint rule. The integrand
     is continuous, and has a kink at its zero.
 
     Args:
-        quantile: A function from levels ``num`` to quantiles, ``num x n``.
-        y: Observations ``n``.
+        quantile: A function that takes levels, ``num``, and returns quantiles, ``num x n``.
+        y: Observations, ``n``.
         num: Number of levels.
     """
     levels = (torch.arange(num, dtype=torch.double) + 0.5) / num
@@ -82,14 +83,14 @@ def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int 
 
 
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
-    """Score of central ``1 - alpha`` prediction intervals (Gneiting & Raftery 2007, eq. 43).
+    """Return the score of central ``1 - alpha`` intervals (Gneiting & Raftery 2007, eq. 43).
 
     The score is the width of the interval, plus ``2 / alpha`` times the distance of ``y`` from the
     interval. Smaller scores are better.
 
     Args:
-        lower: Lower ends, in the units of ``y``.
-        upper: Upper ends; both broadcast against ``y``.
+        lower: Lower ends of the intervals, in the units of ``y``, broadcasting against ``y``.
+        upper: Upper ends of the intervals, in the units of ``y``, broadcasting against ``y``.
         y: Observations.
         alpha: Nominal probability of a miss, in (0, 1).
 
@@ -107,11 +108,14 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
 
 
 def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
-    """Fraction of observations at or below their predicted quantile, for each level, in float64.
+    """Return the fraction of observations at or below their predicted quantile at each level.
 
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
+
+    Returns:
+        Fractions of shape ``M``, in float64.
 
     Example:
         >>> observed_frequencies(torch.tensor([0.05, 0.3, 0.8]), torch.tensor([0.1, 0.5]))
@@ -127,10 +131,10 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
 
 
 def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
-    """``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9, equal weights).
+    """Return ``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9).
 
-    With ``n`` observations, the expected value for a correct model is ``sum_j p_j (1 - p_j) / n``.
-    See `observed_frequencies` for the arguments.
+    All levels have the weight 1. With ``n`` observations, the expected value for a correct model is
+    ``sum_j p_j (1 - p_j) / n``. See `observed_frequencies` for the arguments.
 
     Example:
         >>> calibration_error(torch.tensor([0.2, 0.8]), torch.tensor([0.5]))
@@ -143,13 +147,13 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
 def binomial_interval(
     successes: Tensor | float, trials: Tensor | float, confidence: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Clopper-Pearson interval of a success probability: exact, hence conservative.
+    """Return the Clopper-Pearson interval of a success probability, which is conservative.
 
     The interval assumes independent trials, such as forecasts one step ahead under a correct model.
     For other trials it is only a rough guide.
 
     Args:
-        successes: Counts, of any shape.
+        successes: Numbers of successes, of any shape.
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
         confidence: Least probability that the interval contains the true probability, in (0, 1).
 
@@ -173,14 +177,14 @@ def binomial_interval(
 def _segments(
     predictive: PiecewisePredictive, knots: Tensor, edges: Tensor, pieces: Tensor, step: Tensor
 ) -> Tensor:
-    """``int (F(x) - step)^2 dx``, summed over segments between ``edges``, each within a piece."""
+    """Return ``int (F(x) - step)^2 dx``, summed over segments that each lie within a piece."""
     left, right = edges[..., :-1], edges[..., 1:]
     low, high = knots[..., :-1].gather(-1, pieces), knots[..., 1:].gather(-1, pieces)
     masses = predictive.masses.expand(*knots.shape[:-1], -1)
     mass, to_high = masses.gather(-1, pieces), masses.cumsum(dim=-1).gather(-1, pieces)
     at_low, at_high = to_high - mass - step, to_high - step
     # At the distance ``s`` from its densest point ``c``, the density of a normal piece has
-    # decreased by ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``. The rest is lost in rounding.
+    # decreased by ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``. The rest is below rounding errors.
     uniform = predictive.form.is_uniform(knots.device)[pieces]
     peak = torch.zeros_like(low).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())

@@ -18,7 +18,7 @@ from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._normal_functions import HALF_LOG_2PI, graded_rule
 
 _ORDER = 24
-_STEPS = 8  # Newton steps, from a start with an error below 0.1
+_STEPS = 8  # Newton steps on a GPU, from a start with an error below 0.1
 _CUT = 72.0  # the integral ends where the integrand has decreased by exp(-36)
 _LARGEST = 1200.0  # cap of log(t^2), which keeps t below 1e261
 _HUGE = 1e100  # squares of larger numbers may overflow, and adding 1 does not change them
@@ -26,7 +26,10 @@ _FARTHEST = 37.0  # largest normal score: more extreme probabilities underflow
 
 
 def student_t_score(t: Tensor, df: Tensor) -> Tensor:
-    """Normal scores ``Phi^-1(F(t))`` of standard t variables, float64, differentiable."""
+    """Return the normal scores ``Phi^-1(F(t))`` of ``t``, float64, differentiable.
+
+    ``F`` is the cdf of Student's t distribution with location 0 and scale 1.
+    """
     near, far = t.clamp(-_HUGE, _HUGE), t.abs().clamp(min=_HUGE)
     squares = torch.where(t.abs() < _HUGE, (near.square() / df).log1p(), 2.0 * far.log() - df.log())
     w = squares.mul(df).clamp(min=1e-30).sqrt()
@@ -35,7 +38,7 @@ def student_t_score(t: Tensor, df: Tensor) -> Tensor:
 
 
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
-    """``F^-1(Phi(score))`` of the standard t distribution, float64, differentiable.
+    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, float64, differentiable.
 
     Quantiles beyond 1e260, which occur with few degrees of freedom, are clamped to about 1e260.
     """
@@ -59,20 +62,20 @@ def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
 
 
 def _log_factor(a: Tensor) -> Tensor:
-    """``log h``, that is ``log(a / (1 - exp(-a))) / 2``."""
+    """Return ``log h = log(a / (1 - exp(-a))) / 2``."""
     large = a.clamp(min=1e-6)
     return 0.5 * torch.where(a < 1e-6, 0.5 * a, (large / -(-large).expm1()).log())
 
 
 def _log_density(w: Tensor, df: Tensor) -> Tensor:
-    """Log density of ``w``."""
+    """Return the log density of ``w``."""
     half = 0.5 * df
     constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * half.log() - HALF_LOG_2PI
     return constant - 0.5 * w.square() + _log_factor(w.square() / df)
 
 
 def _log_tail(w: Tensor, df: Tensor) -> Tensor:
-    """Log probability of values above ``w >= 0``."""
+    """Return the log probability of values above ``w >= 0``."""
     nodes, weights = graded_rule(_ORDER, w.dtype, w.device)
     column = (-1, *[1] * len(torch.broadcast_shapes(w.shape, df.shape)))
     reach = (_CUT / ((w.square() + _CUT).sqrt() + w)).detach()

@@ -42,21 +42,21 @@ from botorch_calib.posteriors import CalibratedPosterior
 # Tolerance for rounding at the boundary of a parameter constraint, in units of Ax's parameters.
 _EDGE = 1e-6
 
-#: Acquisition functions of one outcome. They ignore constraints, except ``UNDER_CONSTRAINTS``.
+#: Acquisition functions of one outcome. Those not in ``UNDER_CONSTRAINTS`` ignore constraints.
 ONE_OUTCOME = (
     AnalyticAcquisitionFunction,
     CalibratedAcquisitionFunction,
     DelayAwareAcquisitionFunction,
 )
-#: Functions that depend on the outcome constraints only, not on the objective.
+#: Acquisition functions that depend only on the outcome constraints, not on the objective.
 CONSTRAINTS_ALONE = (CertifiedSetExpansion, ours.LogCalibratedProbabilityOfFeasibility)
-#: The closed form under outcome constraints, for each sampled function that Ax would choose.
+#: For each Monte Carlo function that Ax chooses, the closed form under outcome constraints.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.LogCalibratedConstrainedExpectedImprovement,
     qLogProbabilityOfFeasibility: ours.LogCalibratedProbabilityOfFeasibility,
 }
 UNDER_CONSTRAINTS = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
-#: The function that caches covariance roots of models, for each function that Ax would choose.
+#: For each Monte Carlo function that Ax chooses, the variant that caches roots of covariances.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.qLogCalibratedNoisyExpectedImprovement,
     qLogNoisyExpectedHypervolumeImprovement: ours.qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -64,10 +64,10 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 
 
 class PendingAtEdges(Acquisition):
-    """A variant of Ax's acquisition that keeps pending points just beyond a parameter constraint.
+    """Ax's acquisition, without dropping pending points that are just beyond a constraint.
 
-    Ax drops pending points that rounding has moved beyond a constraint. But the best point is often
-    on the boundary, and Ax would propose it again.
+    Rounding may move a pending point beyond a parameter constraint, and Ax drops such points. But
+    the best point is often on the boundary, and Ax would propose a dropped point again.
     """
 
     def __init__(self, *, torch_opt_config: TorchOptConfig, **given: Any) -> None:
@@ -81,14 +81,14 @@ class PendingAtEdges(Acquisition):
 class SampledSums(PendingAtEdges):
     """A variant of Ax's acquisition that samples all outcomes jointly and sums the samples.
 
-    Ax's ``ModelList`` would sample each calibrated model separately. For a sum of outcomes, Ax
-    would need a joint normal distribution.
+    The ``ModelList`` that Ax builds would sample each calibrated model separately. If the objective
+    is a sum of outcomes, Ax would need their joint normal distribution.
     """
 
     def _subset_model(self, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         model, *rest = super()._subset_model(model, *args, **kwargs)
         if type(model) is ModelList:
-            with suppress(UnsupportedError):  # for example, one model is an ensemble
+            with suppress(UnsupportedError):  # for example, if one model is an ensemble
                 model = CalibratedModelList(*model.models)
         return model, *rest
 
@@ -160,7 +160,8 @@ def check_acquisition(
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:
-        # Ax's transforms make any constraint a plain one. Ax 1.3 then keeps only the first metric.
+        # Ax's transforms turn any constraint into an ``OutcomeConstraint``, of which Ax 1.3 keeps
+        # only the first metric.
         plain = OutcomeConstraint.clone(constraint)
         rows = extract_outcome_constraints([plain], plain.metric_signatures)
         if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):
@@ -170,7 +171,7 @@ def check_acquisition(
     if acqf_class is None:
         return
     samples = issubclass(acqf_class, MCAcquisitionFunction)
-    # BoTorch's functions would not fail: Ax would drop the constraints and add up the objectives.
+    # Without these checks, Ax would silently drop the constraints and add up the objectives.
     is_constrained = acqf_class in UNDER_CONSTRAINTS
     is_of_one = issubclass(acqf_class, ONE_OUTCOME) and not is_constrained
     needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE

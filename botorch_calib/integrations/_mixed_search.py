@@ -1,4 +1,4 @@
-"""`MixedSpace`: the best certified point of a client's continuous and discrete parameters."""
+"""`MixedSpace`: a search for certified points over continuous and discrete parameters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.optim.region import Region
 
-# In a mixed space: the number of points to start from, and of rounds that improve the best one.
+# Number of points from which a search in a mixed space starts, and number of rounds that follow.
 _POOL, _ROUNDS = 512, 3
-# Share of the parameters that are changed at a time.
+# Probability with which a round changes a column of the best point.
 _CHANGED = 0.3
-# Settings of the search over the continuous parameters of one point.
+# Numbers of starts and of samples in the search over the continuous parameters.
 _RESTARTS, _SAMPLES = 2, 128
 
 
@@ -36,9 +36,9 @@ _RESTARTS, _SAMPLES = 2, 128
 class MixedSpace:
     """The points within given bounds that a client can represent.
 
-    ``values`` lists the allowed values of discrete columns, in increasing order. ``rounding`` moves
-    points ``n x d`` to points that the client can represent. A column may have a million values, so
-    code must index them, not loop over them.
+    ``values`` holds the allowed values of each discrete column, in increasing order. ``rounding``
+    moves points ``n x d`` to points that the client can represent. A column may have a million
+    values, so code must index them, and not loop over them.
     """
 
     place: Place
@@ -50,7 +50,7 @@ class MixedSpace:
         """The columns that are not continuous."""
         lower, upper = self.place.bounds  # type: ignore[misc]  # never None
         between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
-        # An unordered choice is a group of columns with weights. Rounding selects the largest one.
+        # A category is one-hot encoded in a group of columns. Rounding sets the largest one to 1.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
         return {*self.values, *moved.nonzero().flatten().tolist()}
 
@@ -60,7 +60,7 @@ class MixedSpace:
 
     @torch.enable_grad()
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-        """Find the best certified point; returns a point ``1 x d``, and True if certified.
+        """Find the best certified point; returns a point ``1 x d``, and whether it is certified.
 
         If no point is certified, the result is the most promising point. In a mixed space the
         search starts from the best of many points. Each round searches over the continuous
@@ -91,9 +91,11 @@ class MixedSpace:
     def choices(
         self, objective: Model, constraint: ChanceConstraint, confidence: float, maximize: bool
     ) -> Tensor:
-        """Choices ``n x d`` for `recommend`, among them the best safe and the best hopeful point.
+        """Return points ``n x d`` among which `recommend` chooses.
 
-        A hopeful point is expected to be safe. It shows what prevents better recommendations.
+        They include the best point that is safe with the given ``confidence``, and the best point
+        that is safe with confidence 0.5. From the latter, `recommend` finds the limits that prevent
+        a better recommendation.
         """
         mean = PosteriorMean(objective, maximize=maximize)
         margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
@@ -101,7 +103,7 @@ class MixedSpace:
         return torch.cat([*best, self.points(known_points(margins[0], self.region))])
 
     def points(self, known: Tensor) -> Tensor:
-        """The ``known`` points ``m x 1 x d`` in the space and random ones; returns ``n x d``."""
+        """Return random points and the ``known`` points ``m x 1 x d`` of the space, ``n x d``."""
         X = self.region.sample(_POOL)
         X = torch.cat([self._combined(X), X, self.region.placed(known)])
         pool = self._expressed(X.squeeze(-2))
@@ -110,10 +112,10 @@ class MixedSpace:
         return pool.unique(dim=0)
 
     def _combined(self, X: Tensor) -> Tensor:
-        """Points ``n x 1 x d`` with all combinations of discrete ``values``.
+        """Set the discrete columns of points ``n x 1 x d`` to all combinations of ``values``.
 
-        If there are more than ``n`` combinations, they are random. Rounding evenly spread points to
-        the nearest values would seldom yield a value that is close to another one.
+        If there are more than ``n`` combinations, random ones are used. Rounding evenly spread
+        points to the nearest values would seldom yield a value that is close to another value.
         """
         X, fixed, place = X.clone(), self.place.fixed_features or {}, torch.arange(len(X))
         free = {column: values for column, values in self.values.items() if column not in fixed}
@@ -126,7 +128,7 @@ class MixedSpace:
         return X
 
     def _expressed(self, X: Tensor) -> Tensor:
-        """Round the discrete parameters of points ``n x d``; drops points that are not allowed."""
+        """Round the discrete parameters of points ``n x d``; drop points outside of the region."""
         X = X.clone()
         for column, values in self.values.items():
             X[:, column] = X.new_tensor([_nearest(values, x) for x in X[:, column].tolist()])
@@ -142,6 +144,6 @@ class MixedSpace:
 
 
 def _nearest(values: Sequence[float], x: float) -> float:
-    """The element of the increasing ``values`` that is closest to ``x``."""
+    """Return the element of the increasing ``values`` that is closest to ``x``."""
     place = bisect_left(values, x)
     return min(values[max(place - 1, 0) : place + 1], key=lambda value: abs(value - x))

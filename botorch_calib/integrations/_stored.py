@@ -1,11 +1,12 @@
-"""What clients store: calibrators by name, and with each trial the row of its decision.
+"""Data that clients store: the names of calibrators, and a row for the decision about each trial.
 
 A client builds new models for each trial, perhaps in another process. It builds the chance
-constraint from the stored rows and from the outcomes in its own data. If trials are lines of a
-table, a row also holds the ``"inputs"``, a dictionary by name. For `trials_in_table` a row has two
-more entries: an `ID`, which the table repeats, and ``"earlier"``, the number of lines at this point
-when the decision was taken. A ``"withdrawn"`` row counts only if the table has a line for it after
-all.
+constraint from the stored rows and from the outcomes in its own data.
+
+If trials are lines of a table, a row also has an entry ``"inputs"``, the values of the inputs by
+name. `trials_in_table` reads two more entries: an `ID`, which the table may repeat, and
+``"earlier"``, the number of lines at this point when the decision was made. A row with the entry
+``"withdrawn"`` counts only if the table has a line for it after all.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.process import observed_process, raw_width
 
-#: Finds the best point ``1 x d`` under a constraint; the flag is True for a certified point.
+#: Finds the best point ``1 x d`` under a constraint; the flag is True if the point is certified.
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 #: The name under which a client stores a row if the client allows any name.
 KEY = "chance_constraints"
-#: Suffix of a column that says on which side of a bound an outcome is.
+#: Suffix of the name of a column that tells on which side of a bound each outcome is.
 BEYOND = "_beyond"
-#: The name of ids in gest-api.
+#: The name of the column of ids in gest-api.
 ID = "_id"
 # Seconds to wait for another process that is deciding about a batch.
 _TIMEOUT = 600.0
-# Clients accept infinite values; rows and models do not. Squares of larger values overflow.
+# Larger values are treated as infinite, since their squares may overflow. Clients accept infinite
+# values, but rows and models do not.
 INFINITE = 1e150
 #: Types of options that clients can store, as single values and in lists.
 PLAIN = (bool, int, float, str, type(None))
@@ -59,7 +61,7 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
     """Check the options of a calibrator class, and return them with default values.
 
     A `LocalizedConformal` without options gets ``alpha=0.2``. An invalid option raises an error
-    here, not only in a fit after the initial trials or when the client writes its file.
+    here, before a fit after the initial trials would fail, or the client could not write its file.
     """
     if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
         raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
@@ -73,13 +75,13 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
 
 
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
-    """The name of a class of this package; another class is returned unchanged."""
+    """Return the name of a calibrator class of this package, and any other class unchanged."""
     name = calibrator.__name__
     return name if KNOWN.get(name) is calibrator else calibrator
 
 
 def calibrator_class(stored: str | type[Calibrator]) -> Any:
-    """The class with a `stored_name`; an unknown name is returned unchanged."""
+    """Return the class with a `stored_name`, and any other argument unchanged."""
     return KNOWN.get(stored, stored) if isinstance(stored, str) else stored
 
 
@@ -92,10 +94,10 @@ def account_of(
 ) -> DecisionAccount:
     """Build the account of a client's trials.
 
-    ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial. They
-    are in the order of decisions, without trials that were never run. Pending outcomes may be
+    ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial, in the
+    order of decisions. Trials that were never run are left out. Pending outcomes may be
     missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a bound.
-    ``remedy`` is advice about pending trials, which names the client's own calls.
+    ``remedy`` is the advice about pending trials, which names methods of the client.
     """
     rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
     account = DecisionAccount(limits, level, budget, rows, skip_malformed=True)
@@ -106,7 +108,7 @@ def account_of(
 def known_outcomes(
     names: Iterable[str], came: Mapping[str, float | None], sides: Mapping[str, float]
 ) -> Row:
-    """The entries ``"outcomes"`` (None while pending) and ``"beyond"`` of a row."""
+    """Return the entries ``"outcomes"`` (None while pending) and ``"beyond"`` of a row."""
     y = {name: came.get(name) for name in names}
     known = {
         name: None if each is None or math.isnan(each) else min(max(each, -INFINITE), INFINITE)
@@ -117,7 +119,7 @@ def known_outcomes(
 
 
 def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> ChanceConstraint:
-    """The chance constraint with the decisions of an account, on ``models`` by outcome name."""
+    """Build the chance constraint from an account and from ``models`` by outcome name."""
     own, rows = {name: models[name] for name in account.limits}, account.decisions
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
@@ -134,7 +136,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
 def best(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """Search for the best certified point ``1 x d``; also returns whether it is certified.
+    """Search for the best certified point; returns a point ``1 x d`` and whether it is certified.
 
     If no point is certified, the search is repeated with expected outcomes at the ``pending``
     points ``n x d``, and the result is the most informative point.
@@ -161,7 +163,7 @@ def decide(
 def expanding(
     acqf: AcquisitionFunction, constraint: ChanceConstraint, share: float
 ) -> AcquisitionFunction:
-    """The function to maximise: ``acqf``, or set expansion in a ``share`` of the decisions."""
+    """Return the function to maximise: set expansion in a ``share`` of decisions, else ``acqf``."""
     return CertifiedSetExpansion(constraint) if expands(share, constraint.num_decisions) else acqf
 
 
@@ -174,11 +176,11 @@ def decide_in_turn(
     maximize: bool,
     names: Sequence[str],
 ) -> Iterator[tuple[Tensor, Row]]:
-    """Yield decisions without end, each about the point with the best upper confidence bound.
+    """Yield one decision after another, each about the point with the best confidence bound.
 
-    A step of the generator yields a point ``1 x d`` and its row, whose ``"inputs"`` have
-    these ``names``. The objective is assumed to have its expected values at ``pending`` points ``n
-    x d``, and at points chosen before.
+    Each step yields a point ``1 x d`` and its row, whose ``"inputs"`` have these ``names``. The
+    objective is assumed to have its expected values at the ``pending`` points ``n x d``, and at the
+    points of earlier steps. The generator never ends.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
@@ -197,7 +199,7 @@ def trials_in_table(
 ) -> list[tuple[Row, dict[str, float]]]:
     """Match decisions with lines of a table; returns the row and the outcomes of each decision.
 
-    A line belongs to the decision whose id it has. If several lines have the same id, the line with
+    A line belongs to the decision with the same id. If several lines have this id, the line with
     the most outcomes counts (the first one in a tie). A decision without such a line gets a line
     with an equal point, or else the nearest line that differs only by rounding. A decision without
     any line has no outcomes, and is left out if it was withdrawn.
@@ -237,14 +239,15 @@ def trials_in_table(
 
 
 def num_near(point: list[float], inputs: pd.DataFrame) -> int:
-    """Number of lines of a table that are at a point, up to rounding."""
+    """Return the number of lines of a table that are at a point, up to rounding."""
     return int(_near(point, inputs, precision=1)[0].sum())
 
 
 def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
-    """The lines of ``inputs`` that are at a point, as flags, and each line's largest distance.
+    """Return whether each line of ``inputs`` is at a point, and its largest distance in an input.
 
-    ``precision`` 0 allows for rounding in arithmetic only, 1 also for fewer digits.
+    ``precision`` 0 allows only for rounding in arithmetic. ``precision`` 1 also allows for values
+    that were written with fewer digits.
     """
     X = torch.tensor(inputs.to_numpy(dtype=float).copy())
     at, whole = X.new_tensor(point), X[X.isfinite().all(dim=-1)]
@@ -254,7 +257,7 @@ def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Ten
 
 
 def sides_of(came: Mapping[str, float]) -> dict[str, float]:
-    """The sides, 1 or -1, of the outcomes of a line that are beyond a bound."""
+    """Return the side, 1 or -1, of each outcome of a line that is beyond a bound."""
     sides = {}
     for key, side in came.items():
         if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
@@ -267,10 +270,11 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield all decisions, also from a file, so that the block can change them; then write them.
+    """Yield a list of all decisions, including those in a file; then write the list to the file.
 
-    If the block raises an error, the file stays unchanged. Other processes wait until the block
-    ends. The ``file`` is an SQLite database, so a killed process does not leave a partial change.
+    The block may change the list. If it raises an error, the file stays unchanged. Other processes
+    wait until the block ends. The ``file`` is an SQLite database, so no partial change remains if
+    the process is killed.
     """
     if file is None:
         yield [*decisions]
@@ -287,8 +291,8 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """All decisions, including the decisions in a file, if the file exists."""
-    # A process that is killed while creating the file leaves an empty one.
+    """Return all decisions, including the decisions in a file, if the file exists."""
+    # The file is empty if a process was killed while creating it.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]
     with _opened(file) as database:

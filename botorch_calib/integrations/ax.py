@@ -5,10 +5,10 @@ Ax would have used. Ax chooses the class, the transforms and the data of the pro
 Then the calibrator replays the trials in the order of their creation.
 
 `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on the pending
-points that Ax passes to them. A `PendingAwareModel` does so by censoring or by hallucination. For
-Ax, candidates, staged trials, running trials and *abandoned* trials are pending. Abandoned trials
-keep the search away from their points only if they are censored. Ax passes no times, so a hanging
-trial stays pending until somebody abandons it.
+points that Ax passes to them. A `PendingAwareModel` does so by censoring or by hallucination. Ax
+regards candidate, staged, running and *abandoned* trials as pending. Abandoned trials keep the
+search away from their points only if they are censored. Ax passes no times, so a hanging trial is
+pending until it is marked as abandoned.
 
 Importing this module enables Ax to build, fit, cross-validate and store these models, and to store
 a `PartlyKnownNoiseGP`. Import it before loading an experiment.
@@ -80,7 +80,7 @@ from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.prediction import EXCESS
 
-# Without imputed values of pending points, the search would repeat itself.
+# Without imputed values of pending points, the search would propose these points again.
 IMPUTATIONS = ("censor", "hallucinate")
 
 ACQUISITION_CLASSES: dict[str, type[AcquisitionFunction]] = {
@@ -101,7 +101,7 @@ __all__ = [
 
 
 class Replays(Surrogate):
-    """A surrogate whose calibrator, if it has one, is always a replay of the surrogate's own data.
+    """A surrogate whose calibrator, if any, is always computed from the surrogate's own data.
 
     In cross-validation, Ax loads the hyperparameters of the full fit into a model of some of the
     data. The calibrator then replays only these data, and sees no held-out data.
@@ -110,7 +110,7 @@ class Replays(Surrogate):
     residuals = "prequential"
 
     def replay(self) -> None:
-        """Calibrate anew, on the current training data of the Gaussian process."""
+        """Replace the calibrator by a new one that replays the current training data."""
         if self.calibrator is not None:
             fresh, residuals = self.calibrator.fresh(), self.residuals
             replayed = CalibratedModel.from_history(self.model, fresh, residuals=residuals)
@@ -123,9 +123,10 @@ class Replays(Surrogate):
 
 
 class ReplayedModel(Replays, CalibratedModel):
-    """A `CalibratedModel` whose calibrator is always a replay of the model's own data.
+    """A `CalibratedModel` whose calibrator is always computed from the model's own data.
 
-    ``model`` is not fitted yet. For other arguments see `CalibratedModel.from_history`.
+    Ax fits ``model`` after the construction. For other arguments see
+    `CalibratedModel.from_history`.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class PendingAwareModel(Replays, CensoredDelayModel):
     """A model of the observed trials that can be conditioned on pending trials.
 
     The model itself has no pending points, so Ax predicts and cross-validates with the inner
-    ``model``. Censored values become the worst value observed so far.
+    ``model``. A censored outcome is the worst value observed so far.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
@@ -159,7 +160,7 @@ def calibrated_model_config(
     model_class: type[Model] | None = None,
     **options: Any,
 ) -> ModelConfig:
-    """Configure Ax to calibrate its own Gaussian process of an outcome.
+    """Return a configuration with which Ax calibrates its own Gaussian process of an outcome.
 
     Pass the configuration to `calibrated_generation_strategy` or to Ax's
     ``choose_generation_strategy`` (method ``"custom"``), or make it the only configuration of an
@@ -167,8 +168,8 @@ def calibrated_model_config(
     very bad values by default.
 
     Other fields of the configuration describe the Gaussian process, as without calibration:
-    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Tasks, Ax's
-    selection among models and Ax's sensitivity analysis are not supported. If the objective is a
+    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Multi-task models,
+    Ax's model selection and Ax's sensitivity analysis are not supported. If the objective is a
     sum of outcomes, use `calibrated_generation_strategy` or outcome constraints. Ax can save an
     experiment as JSON if the calibrator is a class of this package.
 
@@ -217,14 +218,14 @@ def calibrated_model_config(
 def delayed_model_config(
     imputation: str = "censor", *, maximize: bool = True, calibrated: ModelConfig | None = None
 ) -> ModelConfig:
-    """Configure Ax to model an outcome by its own Gaussian process, aware of pending trials.
+    """Return a configuration with which Ax's model of an outcome takes account of pending trials.
 
     Use it with `DelayedUpperConfidenceBound` or `DelayedThompsonSampling`.
     `delay_aware_generation_strategy` combines the model and the function.
 
     Args:
-        imputation: The value of pending trials: ``"censor"`` for the worst observed one,
-            ``"hallucinate"`` for the posterior mean.
+        imputation: The assumed outcome of pending trials: ``"censor"`` for the worst observed
+            value, ``"hallucinate"`` for the posterior mean.
         maximize: Whether the outcome is maximised.
         calibrated: A `calibrated_model_config`, or a configuration of the Gaussian process
             (default: Ax chooses).
@@ -256,7 +257,7 @@ def delayed_model_config(
 def _replayed_inputs(
     botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
-    """Arguments of `ReplayedModel`: Ax's own model, not fitted yet, and how to calibrate it."""
+    """Return the arguments of `ReplayedModel`; ``model`` is Ax's own model, not fitted yet."""
     spec = given["surrogate"].surrogate_spec
     for name in given["dataset"].outcome_names:
         if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
@@ -276,7 +277,7 @@ def _replayed_inputs(
 def _pending_aware_inputs(
     botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
-    """Arguments of `PendingAwareModel`: Ax's own model, or a calibrated one, not fitted yet."""
+    """Return the arguments of `PendingAwareModel`; ``model`` is not fitted yet."""
     options = dict(model_config.model_options)
     own = {name: options.pop(name) for name in ("imputation", "maximize")}
     kind = ReplayedModel if "calibrator" in options else None
@@ -313,12 +314,13 @@ def model_within(
 def _fit_replayed(model: Replays, **given: Any) -> None:
     fit_botorch_model(model.model, **given)
     model.replay()
-    # Warn now. The optimiser's heuristics would compute the first posterior, and drop the warning.
+    # Warn now, since the first posterior is computed when the optimiser chooses its starts, which
+    # suppresses warnings.
     model.warn_if_unlearned()
 
 
 class LeaveOutInfinite(Transform):
-    """Replaces infinite values by NaN, which Ax leaves out: no model can be fitted to them."""
+    """Replaces infinite values, to which no model can be fitted, by NaN, which Ax leaves out."""
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
         observed = experiment_data.observation_data
@@ -345,7 +347,7 @@ class LeaveOutInfinite(Transform):
 
 
 register_transform(LeaveOutInfinite)
-# Ax's transforms. `Winsorize` does not change infinite values on the good side.
+# Ax's transforms and `LeaveOutInfinite`, since `Winsorize` keeps infinite values on the good side.
 TRANSFORMS: list[type[Transform]] = [*MBM_X_trans, *Y_trans]
 TRANSFORMS.insert(TRANSFORMS.index(Winsorize) + 1, LeaveOutInfinite)
 
@@ -357,18 +359,18 @@ def calibrated_generation_strategy(
     botorch_acqf_class: type[AcquisitionFunction] | None = None,
     struct: GenerationStrategyDispatchStruct | None = None,
 ) -> GenerationStrategy:
-    """Ax's generation strategy with calibrated models, checked against the experiment.
+    """Return Ax's generation strategy with calibrated models, checked against the experiment.
 
-    By default Ax chooses the acquisition function. It has a closed form for one objective under
-    outcome constraints (`ConstrainedClosedForm`), and is sampled for several objectives, or if the
-    objective is a sum of metrics. With ``qLogNoisyExpectedImprovement`` it is always sampled.
+    By default Ax chooses the acquisition function. For one objective under outcome constraints a
+    closed form replaces it if possible, see `ConstrainedClosedForm`. Otherwise it is estimated from
+    samples. Give ``qLogNoisyExpectedImprovement`` as ``botorch_acqf_class`` to use samples always.
 
     Args:
         client: A client or an experiment with a configured optimisation.
         model_config: Configuration of the models (default: `calibrated_model_config`).
-        metric_configs: Other configurations for some metrics, by name. For example, a constraint
-            can be on observations, ``calibrated_model_config(denoise=False)``, and the objective on
-            noise-free outcomes.
+        metric_configs: Configurations of some metrics, by name, instead of ``model_config``. For
+            example, a constraint can be on observations, with the configuration
+            ``calibrated_model_config(denoise=False)``, and the objective on noise-free outcomes.
         botorch_acqf_class: The class of the acquisition function (default: Ax chooses).
         struct: Ax's other settings, such as the number of initial trials, with the method
             ``"custom"``.
@@ -417,20 +419,19 @@ def delay_aware_generation_strategy(
     struct: GenerationStrategyDispatchStruct | None = None,
     acquisition: str = "ucb",
 ) -> GenerationStrategy:
-    """Ax's generation strategy for one objective while other trials are pending.
+    """Return Ax's generation strategy for one objective while other trials are pending.
 
-    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB. With
-    ``acquisition="ts"`` it is GP-TS-SDF or GP-BTS. It does not use ``max_censored`` and
-    ``spread_beyond`` of a `DelayStrategy`.
+    With ``imputation="censor"`` the strategy is GP-UCB-SDF [Verma2022]_, and with ``"hallucinate"``
+    it is GP-BUCB. With ``acquisition="ts"`` the strategies are GP-TS-SDF and GP-BTS. The settings
+    ``max_censored`` and ``spread_beyond`` of a `DelayStrategy` are not used.
 
     Mark trials as *abandoned* if their points cannot be evaluated, or if they hang. The point of a
-    *failed* trial may be proposed again: without new observations, the next trial has the same
-    point.
+    *failed* trial may be proposed again. Without new observations, the next trial has this point.
 
     Args:
         client: A client or an experiment with a configured optimisation.
-        imputation: See `delayed_model_config`. Censor if some points cannot be evaluated, and
-            abandon their trials.
+        imputation: See `delayed_model_config`. If some points cannot be evaluated, use
+            ``"censor"``, and mark their trials as abandoned.
         calibrated: A `calibrated_model_config`, to calibrate the model by the observed trials.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
             ``UpperConfidenceBound``. The default is the default of `DelayAwareProposer`, 4 for
@@ -479,7 +480,7 @@ def strategy_with(
     botorch_acqf_class: type[AcquisitionFunction] | None,
     struct: GenerationStrategyDispatchStruct | None,
 ) -> tuple[GenerationStrategy, dict[str, Any]]:
-    """Ax's generation strategy, and the arguments of its generator after the initial trials."""
+    """Return Ax's strategy, and the arguments of its generator after the initial trials."""
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
         model_config=model_config,
@@ -491,7 +492,7 @@ def strategy_with(
 
 
 def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
-    """Fit a part of a strategy to all data, and return its adapter."""
+    """Fit a generator of a strategy to all data, and return its adapter."""
     check_observed(experiment)
     spec.fit(experiment)
     return spec.fitted_adapter
@@ -508,7 +509,7 @@ def check_observed(experiment: Experiment) -> None:
 
 
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
-    """The experiment of a client and its optimisation; raises an error if none is configured."""
+    """Return the experiment and its optimisation; raise an error if none is configured."""
     experiment = client._experiment if isinstance(client, Client) else client
     if experiment.optimization_config is None:
         raise InputDataError("`client` needs an objective: call `client.configure_optimization`.")
@@ -519,5 +520,6 @@ for _kept in (ReplayedModel, PartlyKnownNoiseGP, PendingAwareModel):
     # The name includes the module, since Ax's error shows it if this module has not been imported.
     _name = f"{__name__}.{_kept.__name__}"
     MODEL_REGISTRY[_kept], REVERSE_MODEL_REGISTRY[_name] = _name, _kept
-# Ax then predicts the moments of the mixture. Posteriors without members have moments too.
+# Ax predicts moments of the mixture for an ``EnsemblePosterior``. A `CalibratedPosterior` has these
+# moments, even without ensemble members.
 EnsemblePosterior.register(CalibratedPosterior)

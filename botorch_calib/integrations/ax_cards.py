@@ -1,7 +1,7 @@
-"""Analysis cards for Ax: the account of certified trials, calibration reports, the noise.
+"""Analysis cards for Ax: the account of certified trials, calibration reports, noise diagnoses.
 
 ``client.compute_analyses([CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()])`` shows the
-cards. The client stores them with its own.
+cards. The client stores them with Ax's own cards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from botorch_calib.models.process import observed_process, raw_train_inputs
 
 
 class _Card(Analysis):
-    """A table about an experiment in any state; a card without rows shows an error."""
+    """A card with a table about an experiment; if there are no models yet, it shows an error."""
 
     title: str
     subtitle: str
@@ -63,7 +63,7 @@ class _Card(Analysis):
 
 
 class CertifiedTrials(_Card):
-    """A row for each trial with a decision: limits, deciding quantiles and outcomes.
+    """A table of the trials with a decision: their limits, predicted quantiles and outcomes.
 
     The subtitle gives the number of violations, its bound and the remaining budget. The client
     needs a `chance_constrained_generation_strategy`.
@@ -113,12 +113,12 @@ def _row(experiment: Experiment, decided: DecidedArm) -> Row:
 
 
 class CalibrationReports(_Card):
-    """The `calibration_report` of each metric: whether the model's stated intervals are right.
+    """A table of each metric's `calibration_report`: the stated and actual coverage of intervals.
 
     Each observation is predicted from the observations of earlier trials.
 
     Args:
-        alpha: The report is about central ``1 - alpha`` intervals, in (0, 1).
+        alpha: Miscoverage, in (0, 1): the report scores central ``1 - alpha`` intervals.
 
     Example:
         >>> client.set_generation_strategy(calibrated_generation_strategy(client))
@@ -153,19 +153,19 @@ class CalibrationReports(_Card):
 
 
 class NoiseDiagnoses(_Card):
-    """The noise of each metric: stated by its model, and supported by the data (`noise_diagnosis`).
+    """A table of each metric's noise: the value in its model, and the value that the data support.
 
-    A model of several tasks, such as sources of data or earlier experiments, has a row for each
-    task. Noise is a standard deviation, in the units in which Ax passes the metric to its model.
-    The metric is usually standardized, and then 1 is the spread of all observations.
-    ``multiplier``, which has no unit, applies to variances: multiply standard errors by its square
-    root.
+    The values are from `noise_diagnosis`. A model of several tasks, such as sources of data or
+    earlier experiments, has a row for each task. Noise is a standard deviation, in the units in
+    which Ax passes the metric to its model. The metric is usually standardized, so that 1 is the
+    standard deviation of all observations. ``multiplier``, which has no unit, applies to variances:
+    multiply standard errors by its square root.
 
     Args:
-        level: Level of the intervals, in (0, 1).
+        level: Confidence level of the intervals, in (0, 1).
 
     Example:
-        >>> analyses = [NoiseDiagnoses()]  # for `client.compute_analyses`, as `CalibrationReports`
+        >>> analyses = [NoiseDiagnoses()]  # pass them to `client.compute_analyses`
     """
 
     title = "Noise of the metrics"

@@ -2,9 +2,10 @@
 
 It needs Ax (``pip install botorch_calib[ax]``). For each trial the constraint is built anew, from
 models of the current data and the decisions about earlier trials. Ax stores the rows of decisions
-as metadata of the candidates. So the account is right after a restart, from JSON or a database, and
-with several trials at a time. Ax's transforms of outcomes are left out, since they would winsorize
-or compress the values that have limits. Importing this module enables Ax to load such a strategy.
+as metadata of the candidates. So the account remains correct after a restart from JSON or a
+database, and with parallel trials. Ax's transforms of outcomes are not used, since they would
+winsorize or compress the values that have limits. Importing this module enables Ax to load such a
+strategy.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ from botorch_calib.optim.region import LinearConstraints
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
 #: States of trials that Ax regards as not run: they get no value, and Ax may repeat their points.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
-# Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces for a while.
+# Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces temporarily.
 BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
-# Initial trials for each parameter. A fit to fewer trials is too uncertain to certify points.
+# Number of initial trials per parameter. A fit to fewer trials is too uncertain to certify points.
 _INITIAL = 8
 
 
@@ -90,7 +91,7 @@ class CertifiedPoints(ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that a chance constraint certifies."""
 
     recommended: Recommendation
-    decided: list[Row]  # about the points of the last search, in order
+    decided: list[Row]  # decisions about the points of the last search, in order
 
     def _construct_botorch_acquisition(
         self,
@@ -98,7 +99,7 @@ class CertifiedPoints(ConstrainedClosedForm):
         botorch_acqf_options: dict[str, Any],
         model: Any,
     ) -> AcquisitionFunction:
-        """Build Ax's function, whose best value so far is from certified points only."""
+        """Build Ax's function; a closed form takes its best value from certified points only."""
         constraint, X = self.options.get("constraint"), self.X_observed
         is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
         if is_closed and constraint is not None and X is not None:
@@ -139,7 +140,8 @@ class CertifiedPoints(ConstrainedClosedForm):
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """Choose ``n`` certified points one by one; returns points ``n x d`` and values ``n``.
 
-        A chosen point is pending in the next searches.
+        A chosen point is pending in the next searches. With the option ``"recommend"`` the result
+        is the recommended point, with the value 0.
         """
         self.decided = []
         if "recommend" in self.options:
@@ -177,21 +179,21 @@ class CertifiedPoints(ConstrainedClosedForm):
 
 
 class CertifyingAdapter(TorchAdapter):
-    """Ax's adapter, which builds the constraint from stored decisions and stores its own."""
+    """An adapter that builds the constraint from stored decisions, and stores new decisions."""
 
     generator: Any  # Ax's `BoTorchGenerator`
-    # Decisions of the current call, about candidates that are not trials yet.
+    # Decisions of the current call about candidates that are not trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
-    # Attributes that the generator was created with.
+    # The generator's `BORROWED` attributes when it was created.
     _made: dict[str, Any] | None = None
 
     def _fit_if_implemented(self, *args: Any, **kwargs: Any) -> None:
-        """Fit Ax's generator, after undoing changes that Ax's cards may have left in it."""
+        """Undo changes that Ax's analysis cards may have made to the generator, then fit it."""
         self._made = self._made or {name: vars(self.generator)[name] for name in BORROWED}
         vars(self.generator).update(self._made)
         super()._fit_if_implemented(*args, **kwargs)
 
-    def gen(  # Ax passes only arguments that are named here
+    def gen(  # Ax passes only arguments that this signature names
         self,
         n: int,
         search_space: SearchSpace | None = None,
@@ -201,11 +203,11 @@ class CertifyingAdapter(TorchAdapter):
         model_gen_options: dict[str, Any] | None = None,
     ) -> GeneratorRun:
         """Generate candidates, and remember the decisions until the candidates are trials."""
-        # Ax adds candidates of the same call to the pending ones, without a trial index.
+        # Ax adds earlier candidates of the same call as pending points without a trial index.
         pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
         waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
-        # Otherwise Ax would use the configuration from the creation of the adapter.
+        # Otherwise Ax would use the configuration at the creation of the adapter.
         config = optimization_config or self._experiment.optimization_config
         run = super().gen(
             n, search_space, config, pending_observations, fixed_features, model_gen_options
@@ -217,7 +219,7 @@ class CertifyingAdapter(TorchAdapter):
 
     def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
         if not issubclass(self.generator.acquisition_class, CertifiedPoints):
-            return super()._gen(*args, **kwargs)  # candidates for a card are not run
+            return super()._gen(*args, **kwargs)  # candidates of an analysis card are not run
         check_observed(self._experiment)
         options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
         settings, config = self.generator.acquisition_options, kwargs["optimization_config"]
@@ -239,12 +241,12 @@ class CertifyingGenerators(GeneratorRegistryBase):
     CERTIFIED = "Certified"
 
 
-# If this module has not been imported, Ax's error shows the name, and so the module.
+# Ax's error shows this name if the module has not been imported, so the name includes the module.
 CertifyingGenerators.__name__ = f"{__name__}.{CertifyingGenerators.__name__}"
 
 
 def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, float | None]]:
-    """Lower and upper limit of each constrained outcome, by name, in the constraints' order."""
+    """Return the lower and upper limit of each constrained outcome, in the constraints' order."""
     if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
         raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     limits: dict[str, tuple[float | None, float | None]] = {}
@@ -261,7 +263,7 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
 
 
 def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> OptimizationConfig:
-    """The optimisation; limits relative to a baseline are replaced by their current values."""
+    """Return the optimisation, with limits relative to a baseline as current absolute values."""
     _, config = configured_experiment(experiment)
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return config
@@ -272,7 +274,7 @@ def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> Optimization
 
 
 def check_baseline(experiment: Experiment, config: OptimizationConfig) -> None:
-    """Raise ``UnsupportedError`` if a relative limit's baseline differs between batches."""
+    """Raise ``UnsupportedError`` if a relative limit's baseline was measured in several batches."""
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return
     name, trials = getattr(experiment.status_quo, "name", None), experiment.trials
@@ -292,7 +294,7 @@ def account_of(
     config: OptimizationConfig,
     proposed: Iterable[DecidedArm] = (),
 ) -> DecisionAccount:
-    """The account of all decisions, including decisions about ``proposed`` candidates.
+    """Build the account of all decisions, including decisions about ``proposed`` candidates.
 
     ``proposed`` candidates are not trials yet. The limits in ``config`` must be absolute; see
     `absolute_config`.
@@ -324,11 +326,11 @@ class DecidedArm(NamedTuple):
     trial: int | None  # None while the arm is not in a trial
     arm: Arm
     decision: Mapping[str, Any]  # the stored row; empty without a decision
-    outcomes: Mapping[str, float | None]  # by name, once the trial is over
+    outcomes: Mapping[str, float | None]  # by name; empty until the trial has ended
 
 
 def decided_trials(experiment: Experiment) -> list[DecidedArm]:
-    """The arms that models have chosen, in order, without the arms that were never run."""
+    """Return the arms that models have chosen, in order, except arms that were never run."""
     found = observed_means(experiment)
     decided = []
     for index, trial in sorted(experiment.trials.items()):
@@ -338,7 +340,7 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
             of_model = setup is not None and issubclass(setup.adapter_class, TorchAdapter)
             for arm in run.arms:
                 decision = rows.get(arm.signature, {})
-                # Arms of a run get names only when they become trials.
+                # Arms of a generator run are named only in the experiment's trials.
                 named = experiment.arms_by_signature[arm.signature]
                 came = found.get((index, named.name), {})
                 never_run = trial.status in NEVER_RUN and not came
@@ -349,13 +351,13 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
 
 
 def stored_rows(run: GeneratorRun) -> dict[str, Row]:
-    """The rows of decisions about the arms of a run, by arm signature."""
+    """Return the rows of decisions about the arms of a run, by arm signature."""
     metadata = run.candidate_metadata_by_arm_signature or {}
     return {arm: own[stored.KEY] for arm, own in metadata.items() if own and stored.KEY in own}
 
 
 def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
-    """The model of each metric, by the metric's name."""
+    """Return the model of each metric, by the metric's name."""
     assert isinstance(adapter.generator, BoTorchGenerator)
     model, outcomes = adapter.generator.surrogate.model, adapter.generator.surrogate.outcomes
     models = [model]
@@ -368,7 +370,7 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
 
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
-    """Means of the metrics, by name, for each trial and arm; for a curve, the last value."""
+    """Return each metric's mean, by trial and arm; the mean of a curve is its last value."""
     data = experiment.lookup_data().full_df
     if "step" in data:
         data = data.sort_values("step", kind="stable", na_position="first")
@@ -388,7 +390,7 @@ def chance_constrained_generation_strategy(
     botorch_acqf_class: type[AcquisitionFunction] | None = None,
     struct: GenerationStrategyDispatchStruct | None = None,
 ) -> GenerationStrategy:
-    """Ax's generation strategy whose trials keep the outcome constraints with a stated probability.
+    """Return a strategy whose trials meet the outcome constraints with a stated probability.
 
     After the initial trials, each trial maximises Ax's acquisition function over the points that a
     `ChanceConstraint` on all outcomes certifies. At most ``violation_bound(T)`` of the
@@ -397,17 +399,18 @@ def chance_constrained_generation_strategy(
     trials and attached trials are not certified. Attached trials count as initial trials: attach
     trials that are known to be safe, so that few other initial trials run.
 
-    Constraints may be relative to a baseline. If its values change, earlier decisions are judged by
-    the limits at their time.
+    Constraints may be relative to a baseline. If the baseline's outcomes change, the limits at the
+    time of an earlier decision still apply to it.
 
     Args:
         client: A client or an experiment, with constraints on one metric each.
         level: Probability, in (0, 1), with which all outcomes shall be within their limits.
         budget: See `ChanceConstraint`.
-        expansion_share: See `optimize_chance_constrained`; useful with few safe trials at first.
+        expansion_share: See `optimize_chance_constrained`; useful if the initial trials have few
+            safe points.
         model_config: Configuration of the models (default: Ax's own). A `calibrated_model_config`
             of a constrained metric needs ``denoise=False``, as limits are for observations.
-        metric_configs: Other configurations for some metrics, by name.
+        metric_configs: Configurations of some metrics, by name, instead of ``model_config``.
         botorch_acqf_class: See `calibrated_generation_strategy`.
         struct: See `calibrated_generation_strategy` (default: eight initial trials for each
             parameter, as a fit to fewer trials is too uncertain).
@@ -464,7 +467,7 @@ def chance_constrained_generation_strategy(
 
 
 def _standardized(config: ModelConfig) -> ModelConfig:
-    """The configuration, with a standardised outcome unless it has outcome transforms."""
+    """Return the configuration; it standardises the outcome unless it has outcome transforms."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config
@@ -473,10 +476,10 @@ def _standardized(config: ModelConfig) -> ModelConfig:
 def recommendation(
     client: Client, confidence: float = 0.95, baseline: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Recommendation]:
-    """Recommend parameters to stop at; returns them and the `Recommendation`.
+    """Recommend the final parameters; returns them and the `Recommendation`.
 
-    ``client.get_best_parameterization`` prefers trials with lucky outcomes. This function judges
-    points all over the search space by models of all data.
+    ``client.get_best_parameterization`` is biased towards trials with favourable noise. This
+    function compares points of the whole search space by models of all data.
 
     Args:
         client: A client with a `chance_constrained_generation_strategy`.
@@ -522,11 +525,11 @@ def recommendation(
 
 
 def last_safe(client: Client) -> dict[str, Any] | None:
-    """The parameters of the latest trial that kept all limits, to go back to after a violation.
+    """Return the parameters of the latest trial within all limits, for use after a violation.
 
-    All measured trials that are over count, including attached trials. The result is None if no
-    trial was within the current limits. Outcomes within the limits do not prove that the parameters
-    are safe; see `recommendation`.
+    All trials that have ended and have data are considered, including attached trials. The result
+    is None if no trial was within the current limits. Outcomes within the limits do not prove that
+    the parameters are safe; see `recommendation`.
 
     Raises:
         InputDataError: If the client has no `chance_constrained_generation_strategy`.
@@ -552,9 +555,9 @@ def withdraw(client: Client, trial_index: int) -> None:
     """Take back the decision about a trial that was never run, and will not be run.
 
     Until then the trial counts as a violation. ``client.mark_trial_failed`` does the same for a
-    running trial. This function also marks trials as failed that were abandoned, or completed
-    without a value. Ax may propose their points again. Do not withdraw a trial that was run, even
-    without a value: the bound would not hold without it.
+    running trial. This function also marks a trial as failed if it was abandoned, or completed
+    without a value. Ax may propose its point again. Do not withdraw a trial that was run, even if
+    it has no value: the bound on violations would not hold without it.
 
     Raises:
         InputDataError: If the trial has no decision, or any data.
@@ -581,7 +584,7 @@ def withdraw(client: Client, trial_index: int) -> None:
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
-    """The part of a strategy after the initial trials, which must certify points."""
+    """Return the generator of a strategy after the initial trials, which must certify points."""
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:

@@ -1,7 +1,7 @@
 """Chance constraints in BayBE: a recommender that stores its decisions with the campaign.
 
-It needs BayBE (``pip install botorch_calib[baybe]``) and a discrete search space, since it
-certifies each candidate.
+It needs BayBE (``pip install botorch_calib[baybe]``). The search space must be discrete, since the
+recommender certifies each candidate.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
-_BATCH = "BatchNr"  # the column with the number of each measurement's batch
-# States of decisions, None at first: measured, even if the measurement was removed later; replaced
-# by a later call, then measured; replaced and not measured; withdrawn.
+_BATCH = "BatchNr"  # BayBE's column with the batch number of each measurement
+# The states of a decision; the state of a new decision is None.
+# _RUN: The candidate was measured, even if the measurement was removed later.
+# _LATE: The candidate was measured after a later call had replaced it.
+# _REPLACED: A later call replaced the candidate, which was not measured.
+# _WITHDRAWN: The user withdrew the candidate.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
 _NOT_RUN, _OVERTAKEN = (_REPLACED, _WITHDRAWN), (_REPLACED, _LATE)
-# The number of last measurements that identify a campaign, and the share that must be present.
+# Number of last measurements that identify a campaign, and the share of them that must be found.
 _LAST, _MOST = 20, 0.6
 
 
@@ -55,16 +58,16 @@ def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[fl
     return {name: [*pair] for name, pair in limits.items()}
 
 
-# With slots, attrs would create a second class of this name, and loading might find either. Without
-# ``getstate_setstate``, a copy would lose the fields that the parent class does not have.
+# With slots, attrs would create a second class of this name, and BayBE might load either of them.
+# Without ``getstate_setstate``, a copy would lose the fields that the parent class does not have.
 @define(slots=False, kw_only=True, getstate_setstate=True)
 class ChanceConstrainedRecommender(BotorchRecommender):
-    """Recommendations that keep targets within limits with a stated probability.
+    """A recommender of candidates that keep targets within limits with a stated probability.
 
-    The campaign has a ``ParetoObjective`` of the optimised target and of the targets with limits.
-    Each recommendation has the best upper confidence bound of the optimised target among the
-    candidates that a `ChanceConstraint` certifies, by BayBE's surrogate models. Pending experiments
-    are assumed to yield their expected values.
+    The campaign needs a ``ParetoObjective`` of the optimised target and the targets with limits. A
+    `ChanceConstraint` on BayBE's surrogate models certifies candidates. Each recommendation has the
+    best upper confidence bound of the optimised target among the certified candidates. Pending
+    experiments are assumed to yield their expected values.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified recommendations violate
     a limit, see `ChanceConstraint`. BayBE writes ``decisions`` to its files. A measurement belongs
@@ -73,12 +76,12 @@ class ChanceConstrainedRecommender(BotorchRecommender):
 
     **What counts.** A certified candidate counts as a violation until it is measured, unless a
     later call replaces it. A call with ``pending_experiments`` replaces all open candidates except
-    these experiments. Any call replaces the candidates of earlier calls with the same
+    these experiments. Any call replaces the candidates of earlier calls that had the same
     measurements. If a replaced candidate is measured after all, it counts, and from then on the
     other replaced candidates count too. So the bound holds if running experiments are named in
     ``pending_experiments``. Otherwise it may be exceeded, by at most the number of experiments that
     were running when a replaced candidate was first measured. Enter a failed run as a measurement
-    without values. Without a measurement it looks like a recommendation that nobody ran.
+    without values: a run without a measurement is treated as a recommendation that was never run.
 
     Args:
         limits: ``(lower, upper)`` of each limited target, in its units; None for no limit.
@@ -86,7 +89,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         budget: See `ChanceConstraint`.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         decisions: The decisions so far.
-        last_lines: The last measurements, which identify the campaign of the decisions.
+        last_lines: The last measurements, which identify the campaign that the decisions are for.
 
     Raises:
         InputDataError: If ``limits`` does not hold pairs. When it recommends: if the number of
@@ -160,8 +163,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row.update(candidate=candidate, state=None, batch=batch, after=len(measurements))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # Stored last, since a call that fails returns no candidates. A candidate that is
-        # recommended again on the same measurements is the same decision.
+        # Decisions are stored last, since a call that fails returns no candidates. If a candidate
+        # is recommended again for the same measurements, its new decision replaces the old one.
         again = zip(decisions, _same(searchspace, decisions, recommended), strict=True)
         self.decisions = [
             each
@@ -179,14 +182,14 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def chance_constraint(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
     ) -> ChanceConstraint:
-        """The current constraint of a campaign, with models of all measurements."""
+        """Return the current constraint of a campaign, with models of all measurements."""
         models, _, measurements = self._models(searchspace, objective, measurements)
         return self._constraint(searchspace, measurements, self.decisions, models)
 
     def recommendation(
         self, campaign: Campaign, confidence: float = 0.95
     ) -> tuple[pd.DataFrame, Recommendation]:
-        """Recommend a candidate to stop at; returns a table of one row, and the `Recommendation`.
+        """Recommend a final candidate; returns a table of one row, and the `Recommendation`.
 
         Candidates that the campaign excludes are not considered.
 
@@ -209,16 +212,17 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return candidates[(choices == stated.candidate).all(dim=-1).numpy()][:1], stated
 
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
-        """Unmeasured recommended candidates, with flags ``certified`` and ``replaced``."""
+        """Return unmeasured recommended candidates, with flags ``certified`` and ``replaced``."""
         names, flags = [*campaign.searchspace.parameter_names], ["certified", "replaced"]
         states = ({**each, "replaced": each["state"] == _REPLACED} for each in self._open(campaign))
         rows = [{**each["candidate"], **{flag: each[flag] for flag in flags}} for each in states]
         return pd.DataFrame(rows, columns=names + flags)
 
     def withdraw(self, campaign: Campaign, experiments: pd.DataFrame) -> None:
-        """Take back recommendations that were not run: rows of a table such as `outstanding`.
+        """Take back recommendations that were not run.
 
-        A withdrawn recommendation counts after all if it is measured later.
+        ``experiments`` is a table of these, such as rows of `outstanding`. A withdrawn
+        recommendation counts after all if it is measured later.
 
         Raises:
             InputDataError: If an experiment was not recommended, or was measured.
@@ -236,7 +240,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             decisions[j]["state"] = _WITHDRAWN
 
     def _open(self, campaign: Campaign) -> list[_Stored]:
-        """Decisions that have no measurement and were not withdrawn."""
+        """Return the decisions that have no measurement and were not withdrawn."""
         lines = _lines(campaign.searchspace, self.decisions, campaign.measurements)
         pairs = zip(self.decisions, lines, strict=True)
         return [each for each, line in pairs if line is None and each["state"] != _WITHDRAWN]
@@ -247,7 +251,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         objective: Objective | None,
         measurements: pd.DataFrame | None,
     ) -> tuple[dict[str, Any], Any, pd.DataFrame]:
-        """The models by target name, the optimised target, and the measurements."""
+        """Return the models by target name, the optimised target, and the measurements."""
         if searchspace.type is not SearchSpaceType.DISCRETE:
             raise UnsupportedError("Each candidate is certified, so the space must be discrete.")
         if objective is None or measurements is None or measurements.empty:
@@ -280,7 +284,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         decisions: Sequence[_Stored],
         models: Mapping[str, Any],
     ) -> ChanceConstraint:
-        """The constraint with the decisions that count."""
+        """Return the constraint with the decisions that count."""
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
         outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
         states = _states(decisions, lines)
@@ -303,7 +307,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Copies of the decisions; ``state`` marks the decisions that the new call replaces."""
+        """Return copies of the decisions; ``state`` marks those that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warnings.warn(
@@ -380,11 +384,11 @@ def _same(
 def _lines(
     searchspace: SearchSpace, decisions: Sequence[_Stored], measurements: pd.DataFrame
 ) -> list[int | None]:
-    """The line of each decision's measurement in the table; None without a measurement.
+    """Return the line of each decision's measurement in the table; None without a measurement.
 
     Measurements that were known at a decision can only belong to earlier decisions. They are found
-    by their values. If a value is missing, the measurement was corrected if the table has another
-    measurement from an early batch; otherwise it was removed.
+    by their values. If no line has the values of a known measurement, a line from an early batch is
+    regarded as its correction. Without such a line, the measurement was removed.
     """
     may_be = _same(searchspace, decisions, measurements)
     batches = np.asarray(measurements.get(_BATCH, 0))
@@ -399,8 +403,8 @@ def _lines(
             own[at[equal][:1]] = False
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
-    # A measurement that may belong to few decisions is an early one. The last of these decisions
-    # gets it, so that the others keep their measurements if one is removed.
+    # A measurement that may belong to few decisions is an early one. It is assigned to the last of
+    # these decisions, so that the others keep their measurements if one is removed.
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:
@@ -409,7 +413,7 @@ def _lines(
 
 
 def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[str | None]:
-    """The states of the decisions, given the lines of the measurements."""
+    """Return the states of the decisions, given the lines of the measurements."""
     return [
         each["state"] if line is None else _LATE if each["state"] in _OVERTAKEN else _RUN
         for each, line in zip(decisions, lines, strict=True)
@@ -417,5 +421,5 @@ def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[s
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:
-    """Experiments in BayBE's encoding, as points ``n x d``."""
+    """Encode experiments as points ``n x d``, as BayBE does."""
     return torch.tensor(searchspace.transform(experiments, allow_extra=True).to_numpy())

@@ -1,6 +1,6 @@
 """Calibrated models in Optuna: a ``candidates_func`` for Optuna's ``BoTorchSampler``.
 
-Our own samplers are in `optuna_delays` and `optuna_decisions`. All modules need optuna-integration
+This package's samplers are in `optuna_delays` and `optuna_decisions`. All need optuna-integration
 (``pip install botorch_calib[optuna]``). For each trial, a Gaussian process is fitted to each
 outcome. Its calibrator replays the complete trials in the order of their numbers, and an
 acquisition function of these models is maximised. Nothing is kept between trials, so a loaded study
@@ -86,7 +86,7 @@ def calibrated_candidates_func(
     num_restarts: int = 10,
     raw_samples: int = 256,
 ) -> CandidatesFunction:
-    """A ``candidates_func`` for Optuna's ``BoTorchSampler``, with calibrated models.
+    """Return a ``candidates_func`` with calibrated models for Optuna's ``BoTorchSampler``.
 
     It maximises `LogCalibratedExpectedImprovement` or, under constraints,
     `LogCalibratedConstrainedExpectedImprovement` (`LogCalibratedProbabilityOfFeasibility` until a
@@ -97,13 +97,14 @@ def calibrated_candidates_func(
     point uniformly.
 
     Args:
-        calibrator: A calibrator for all outcomes, or one for each, objectives before constraints.
-            Each trial starts from an untrained copy (default: ``LocalizedConformal(0.2)``).
+        calibrator: A calibrator for all outcomes, or a sequence of one for each objective, then for
+            each constraint (default: ``LocalizedConformal(0.2)``). Each trial starts from an
+            untrained copy.
         denoise: See `CalibratedModel`.
         residuals: See `CalibratedModel.from_history`.
         excess: See `CalibratedModel`.
-        fit: Builds a fitted Gaussian process with one output from ``X`` (``n x d``), scaled to the
-            unit cube, and ``Y`` (``n x 1``) (default: a ``SingleTaskGP``, by marginal likelihood).
+        fit: A function that fits a Gaussian process with one output to ``X``, ``n x d``, in the
+            unit cube, and ``Y``, ``n x 1`` (default: a ``SingleTaskGP``, by marginal likelihood).
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which the starting points are chosen.
 
@@ -143,16 +144,16 @@ def calibrated_candidates_func(
 
 @dataclass(frozen=True)
 class StudyData:
-    """Data of the complete trials, with inputs in the unit cube and maximised objectives."""
+    """Data of the complete trials: inputs in the unit cube, and objectives to be maximised."""
 
     X: Tensor
     objectives: Tensor
-    constraints: Tensor  # met if at most 0; may have no columns
+    constraints: Tensor  # each is met if at most 0; there may be none
     X_pending: Tensor | None
 
     @property
     def outcomes(self) -> Tensor:
-        """Objectives, then constraints, ``n x m``."""
+        """The columns of the objectives, then of the constraints, ``n x m``."""
         return torch.cat([self.objectives, self.constraints], dim=-1)
 
 
@@ -169,7 +170,7 @@ def _candidate(
     num_restarts: int,
     raw_samples: int,
 ) -> Tensor:
-    """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
+    """Return the next point ``1 x d``, within ``bounds``, ``2 x d``."""
     constraints = train_obj[:, :0] if train_con is None else train_con
     for name, values in (("An objective", train_obj), ("A constraint", constraints)):
         # Optuna itself rejects NaN.
@@ -210,9 +211,9 @@ def _candidate(
 
 
 def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
-    """The log improvement by the next trial, given a model of each outcome."""
+    """Return the acquisition function for the next trial, given a model of each outcome."""
     pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
-    # Without a feasible trial, the front of all trials sets the scale of several objectives.
+    # If no trial is feasible, the Pareto front of all trials sets the scale of several objectives.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
     if values.shape[-1] > 1:
         return _hypervolume_improvement(CalibratedModelList(*models), trials, values)
@@ -230,9 +231,10 @@ def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFuncti
 def _hypervolume_improvement(
     model: Model, trials: StudyData, values: Tensor
 ) -> AcquisitionFunction:
-    """Log improvement of the hypervolume of the Pareto front of ``values``, ``n x m``.
+    """Return the log hypervolume improvement, or ``qLogNParEGO`` if the hypervolume is empty.
 
-    The first ``m`` outcomes of the model are objectives, the others are constraints.
+    The reference point is inferred from the Pareto front of ``values``, ``n x m``. The first ``m``
+    outcomes of the model are objectives, the others are constraints.
     """
     num = values.shape[-1]
     outcomes = range(num, model.num_outputs)
@@ -251,14 +253,16 @@ def _hypervolume_improvement(
     )
     if acqf.get_buffer("cell_lower_bounds").shape[-2]:
         return acqf
-    # With more than four objectives, cells are approximate; with few trials there may be none.
+    # With more than four objectives, the partitioning into cells is approximate. With few trials
+    # there may be no cells.
     return qLogNParEGO(model, cache_root=False, **settings)
 
 
 class SearchSpace:
-    """Optuna's parameters, by name, as points of the unit cube; categories are one-hot.
+    """Encodes Optuna's parameters, by name, as points of the unit cube; categories are one-hot.
 
-    Parameters may be ``held`` at values as Optuna runs them, even outside of the cube.
+    ``held`` maps names of fixed parameters to values as Optuna passes them to an objective. These
+    may be outside of the cube.
     """
 
     def __init__(
@@ -272,11 +276,11 @@ class SearchSpace:
     def of_trials(
         cls, trials: Sequence[FrozenTrial], present: Mapping[str, BaseDistribution]
     ) -> SearchSpace | None:
-        """The space of the parameters that a sampler chooses in a study; None if there are none.
+        """Return the space of the parameters that a sampler chooses; None if there are none.
 
         A parameter belongs to the space if all complete trials since the first one with the
-        parameter have it. Its range is the ``present`` one, else the latest one. A parameter whose
-        range has become a single value is held at this value.
+        parameter have it. The space has its range in ``present``, or else its latest range. A
+        parameter whose range has become a single value is held at this value.
         """
         complete = [t for t in trials if t.state is TrialState.COMPLETE]
         several = [t.distributions.keys() for t in complete if t.distributions]
@@ -292,17 +296,17 @@ class SearchSpace:
         return cls(distributions, held) if distributions else None
 
     def holding(self, values: Mapping[str, Any]) -> SearchSpace:
-        """The same space with more parameters held; other names in ``values`` are ignored."""
+        """Return the space with the parameters in ``values`` held, too; ignore unknown names."""
         held = dict(self.held)
         for name in self.distributions.keys() & values.keys():
             own = self.distributions[name]
-            with suppress(ValueError):  # unknown choices, for which Optuna will end the trial
+            with suppress(ValueError):  # an unknown choice, at which Optuna will end the trial
                 held[name] = own.to_external_repr(own.to_internal_repr(values[name]))
         return SearchSpace(self.distributions, held)
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is left to choose."""
+        """Whether all parameters are held."""
         return self.held.keys() == self.distributions.keys()
 
     @property
@@ -311,7 +315,7 @@ class SearchSpace:
         return len(self._transform.bounds)
 
     def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:
-        """Encode parameters as points ``n x d``; ValueError if a value cannot be encoded."""
+        """Encode parameters as points ``n x d``; raise ``ValueError`` if a value is unknown."""
         rows = [
             self._transform.transform({name: values[name] for name in self.distributions})
             for values in points
@@ -319,11 +323,11 @@ class SearchSpace:
         return torch.from_numpy(np.array(rows))
 
     def parameters(self, point: Tensor) -> dict[str, Any]:
-        """The parameters at a point ``d``, rounded unless they are continuous."""
+        """Return the parameters at a point of length ``d``, rounded unless they are continuous."""
         return {**self._transform.untransform(point.clamp(0.0, 1.0).numpy()), **self.held}
 
     def rounded(self, points: Tensor) -> Tensor:
-        """Round points ``n x d`` as Optuna does before it runs a trial; vectorized."""
+        """Round points ``n x d`` as Optuna does before it runs a trial."""
         X = points.clamp(0.0, 1.0)
         bounds = torch.from_numpy(self._transform._raw_bounds).to(X)
         for name, columns in self._columns.items():
@@ -358,9 +362,10 @@ class SearchSpace:
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     def points(self) -> Tensor | None:
-        """All points ``n x d``; None if a parameter is continuous, or beyond `MOST_POINTS` points.
+        """Return all points ``n x d``; None if there are more than `MOST_POINTS`.
 
-        If a search were rounded, different maxima might become the same point.
+        If the results of a continuous search were rounded, different maxima might become the same
+        point.
         """
         values = [
             [self.held[name]] if name in self.held else _values(own)
@@ -372,30 +377,30 @@ class SearchSpace:
         return self.encoded(dict(zip(self.distributions, each, strict=True)) for each in every)
 
     def sample(self, num: int, seed: int) -> Tensor:
-        """At most ``num`` different points of a scrambled Sobol sequence, rounded; ``num x d``."""
+        """Draw ``num`` points of a scrambled Sobol sequence, rounded; returns ``num x d``."""
         cube = unit_cube(torch.empty(1, self.dim, dtype=torch.double))
         return self.rounded(draw_sobol_samples(cube, n=num, q=1, seed=seed).squeeze(-2))
 
 
 def unit_cube(X: Tensor) -> Tensor:
-    """Bounds ``2 x d`` of the unit cube, for inputs ``n x d``."""
+    """Return the bounds ``2 x d`` of the unit cube, for inputs ``n x d``."""
     return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
 def without(points: Tensor, excluded: Tensor) -> Tensor | None:
-    """The points ``n x d`` except the excluded ones, ``m x d``; None if no point is left."""
+    """Return the points ``n x d`` except ``excluded``, ``m x d``; None if no point remains."""
     left = points[~is_any_of(points, excluded, ROUNDED)]
     return left if len(left) else None
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """The values of a parameter; empty if they are continuous, or more than `MOST_POINTS`."""
+    """Return a parameter's values; none if they are continuous, or more than `MOST_POINTS`."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     assert isinstance(distribution, IntDistribution | FloatDistribution)
     if distribution.step is None:
         return ()
-    # Optuna makes sure that the largest value is a whole number of steps above the least one.
+    # In Optuna the largest value is always a whole number of steps above the smallest value.
     last = round((distribution.high - distribution.low) / distribution.step)
     if last >= MOST_POINTS:
         return ()

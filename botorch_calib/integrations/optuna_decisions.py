@@ -1,7 +1,7 @@
 """Chance constraints in Optuna, by a sampler that stores its decisions with the trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler keeps nothing: each
-process builds the constraint from the decisions about all trials, in any storage.
+It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler stores the
+decisions with the trials, in any storage. From these, each process builds the constraint anew.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
-#: User attribute of a trial: on which side of its stored value, 1 or -1, each constraint is.
+#: User attribute of a trial with the side, 1 or -1, of each constraint that is beyond its value.
 BEYOND = "beyond"
 
-# As "hallucinate" of `DelayAwareSampler`, but without a design, whose points are not certified.
+# The strategy "hallucinate" of `DelayAwareSampler`, without its design, which is not certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
 
 
@@ -88,7 +88,7 @@ class _CertifiedProposer(DelayAwareProposer):
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The best certified point ``d``, else the most informative one, given running trials."""
+        """Return the best certified point of length ``d``, or else the most informative point."""
         bounds = like(self.constraint.model, self.bounds)
         space = _mixed(self.space, bounds, self.search)
 
@@ -101,7 +101,7 @@ class _CertifiedProposer(DelayAwareProposer):
             every = None if new[1] else self.space.points()
             if every is None:
                 return new
-            # A certified point that failed, or runs, is better than a new, uncertified one.
+            # A certified point of a failed or running trial is better than an uncertified new one.
             known = best_certified(searched, margin, Place(None, every.to(bounds)))
             return known if known[1] else new
 
@@ -109,7 +109,7 @@ class _CertifiedProposer(DelayAwareProposer):
         return point.squeeze(0).to(self.bounds)
 
     def _leaves_borders(self, *_: Any) -> bool:
-        return False  # a point off the borders would not be certified
+        return False  # a point that is moved away from failures would not be certified
 
 
 class ChanceConstrainedSampler(DelayAwareSampler):
@@ -128,28 +128,29 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     if they are certified. A certified trial counts as a violation until its constraints are set,
     unless it ended without suggesting a parameter. So set constraints as soon as they are known.
 
-    **Bounds.** A trial that ran out of memory has used more than the limit. It sets its user
-    attribute ``"beyond"`` to ``{"memory": 1}`` (-1 for less), and then sets the constraint to the
-    bound, here 0. It counts as in `ChanceConstraint.observe`, however it ends.
+    **Bounds.** A trial may show only that a constraint is above a bound. For example, a trial that
+    runs out of memory uses more than the limit. It must set its user attribute ``"beyond"`` to
+    ``{"memory": 1}`` (-1 for below), and then the constraint to the bound, here 0. It counts as in
+    `ChanceConstraint.observe`, whatever its final state.
 
     Args:
         level: Probability, in (0, 1), with which a trial shall meet all constraints.
         budget: See `ChanceConstraint`.
         expansion_share: See `optimize_chance_constrained`; useful if the study starts from few
             enqueued safe trials.
-        failures: See `DelayStrategy`. The point is certified in any case, if possible.
+        failures: See `DelayStrategy`. With each setting, points are certified if possible.
         fit, num_restarts, raw_samples, seed, device: See `DelayAwareSampler`.
         n_startup_trials: Number of complete trials before the first decision. About 8 for each
             parameter make the first decisions much better.
-        independent_sampler: Draws the first trials, and conditional parameters.
+        independent_sampler: Sampler that draws the first trials, and conditional parameters.
         constraints_func: As in Optuna's samplers.
 
     Raises:
         InputDataError: If a setting is out of its range. When a trial starts: if no complete trial
-            has constraints, or trials have different ones.
+            has constraints, or trials have different constraints.
 
     Warns:
-        CalibrationWarning: If trials have another sampler or level.
+        CalibrationWarning: If trials were chosen by another sampler, or with another level.
         NotCertifiedWarning: If a trial is not certified.
 
     Example:
@@ -195,7 +196,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._constraints_func = constraints_func
 
     def chance_constraint(self, study: Study) -> ChanceConstraint:
-        """The current constraint of a study: its decisions, and models of all trials.
+        """Return the current constraint of a study, with its decisions and models of all trials.
 
         Points are in the unit cube, in Optuna's encoding of the current parameters.
         """
@@ -204,10 +205,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def recommendation(
         self, study: Study, confidence: float = 0.95
     ) -> tuple[dict[str, Any], Recommendation]:
-        """Recommend parameters to stop at; returns them and the `Recommendation`.
+        """Recommend the final parameters; returns them and the `Recommendation`.
 
-        The recommended point is in the unit cube of Optuna's encoding. Values are in the units and
-        with the sign of the objective.
+        The recommended point is in the unit cube of Optuna's encoding. Values have the units and
+        the sign of the objective.
 
         Args:
             study: A study with one objective.
@@ -247,10 +248,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return {**single, **look.space.parameters(stated.candidate.squeeze(0).cpu())}, stated
 
     def last_safe(self, study: Study) -> dict[str, Any] | None:
-        """Parameters of the latest trial that kept all constraints, to go back to.
+        """Return the parameters of the latest trial that met all constraints.
 
-        Uncertified trials count too. A trial with a decision is preferred to trials without a
-        decision. The result is None if no trial kept all constraints.
+        Uncertified trials are considered, too. A trial with a decision is preferred to trials
+        without a decision. The result is None if no trial met all constraints.
         """
         trials = [trial for trial in self._trials(study) if trial.constraints]
         safe = [
@@ -266,10 +267,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def on_violation(
         self, action: Callable[[dict[str, Any] | None], object]
     ) -> Callable[[Study, FrozenTrial], None]:
-        """A callback for ``study.optimize``: after a violation ``action`` gets the `last_safe`.
+        """Return a callback for ``study.optimize`` that calls ``action`` after a violation.
 
-        Optuna calls it as soon as a trial has ended, but not after an exception that ``optimize``
-        does not ``catch``.
+        The argument of ``action`` is the `last_safe` of the study. Optuna calls the callback as
+        soon as a trial has ended, but not after an exception that ``optimize`` does not ``catch``.
 
         Example:
             >>> def train(trial):
@@ -287,9 +288,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return callback
 
     def outstanding(self, study: Study) -> list[int]:
-        """Numbers of the certified trials that count as violations until their constraints are set.
+        """Return the numbers of certified trials whose constraints have not been set.
 
-        They include trials of killed processes, which Optuna regards as running.
+        These trials count as violations. They include trials of killed processes, which Optuna
+        regards as running.
         """
         trials = self._trials(study)
         names = {*names_of_constraints(trials)}
@@ -300,10 +302,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         ]
 
     def withdraw(self, study: Study, numbers: Iterable[int]) -> None:
-        """Take back decisions about trials that were never run; marks running trials as failed.
+        """Take back decisions about trials that were never run; mark running trials as failed.
 
         Do not withdraw a trial that was run, however it ended: the bound would not hold without it.
-        If Optuna's callback runs a trial again, both have the same decision, which stays.
+        If Optuna's callback has repeated a trial, the decision still applies to the other trial.
 
         Raises:
             InputDataError: If a trial does not exist, or its constraints were set.
@@ -321,12 +323,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             study._storage.set_study_system_attr(study._study_id, f"{WITHDRAWN}{number}", True)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Mark the trial as one of this sampler, and decide about it if all parameters are given.
+        """Mark the trial as this sampler's, and decide about it if all its parameters are given.
 
         Optuna calls a sampler only for parameters that are not given.
         """
         super().before_trial(study, trial)
-        if DECISION in trial.system_attrs:  # it is run again, with the same decision
+        if DECISION in trial.system_attrs:  # a trial that is run again has the same decision
             return
         store(study, trial, DECISION, {})
         given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
@@ -341,7 +343,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Draw a parameter without a decision, or decide again if its range has changed."""
+        """Draw a parameter at random, or decide again if its range has changed."""
         given = {**trial.system_attrs.get(PARAMETERS, {}), **trial.params}
         if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
             with one_at_a_time:
@@ -360,7 +362,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Finish a trial; a trial that was run at another point loses its decision."""
+        """Finish a trial; remove its decision if it was run at another point."""
         super().after_trial(study, trial, state, values)
         decided = trial.system_attrs.get(PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
@@ -414,7 +416,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return point  # a certified point may be evaluated again
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """Look at the trials; trials that ended beyond a limit are not failures.
+        """Return the state of the study; trials that ended beyond a limit are not failures in it.
 
         The constraint already keeps the search away from them.
         """
@@ -436,7 +438,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def _account(
         self, trials: Sequence[FrozenTrial], space: SearchSpace | None = None
     ) -> DecisionAccount:
-        """The account of trials; with a ``space``, their points are in its encoding."""
+        """Return the account of trials; if there is a ``space``, points are in its encoding."""
         limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
@@ -450,7 +452,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return stored.account_of(limits, self._level, self._budget, decided, remedy)
 
     def _constraint(self, look: Look) -> ChanceConstraint:
-        """The constraint of all decisions, on models of the trials that have set it."""
+        """Return the constraint with all decisions, and models of all trials with finite values."""
         account = self._account(look.trials, look.space)
         largest = stored.INFINITE
         finite = [
@@ -474,7 +476,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
-    """The space as points of the cube; given values may be outside."""
+    """Return the mixed space in the unit cube; held values may be outside of the cube."""
     bounds = with_features(cube, space.fixed)
     place = Place(bounds, None, space.fixed, None, None, search.num_restarts, search.raw_samples)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
@@ -497,14 +499,14 @@ def _leave_undecided(study: Study, trial: FrozenTrial, why: str) -> None:
 
 
 def _ended_beyond(trial: FrozenTrial) -> bool:
-    """Whether a trial has no value, possibly because it violates a constraint."""
+    """Whether a trial failed or was pruned, possibly because it violates a constraint."""
     has_none = trial.state in (TrialState.FAIL, TrialState.PRUNED)
     violates = any(value > 0.0 for value in trial.constraints.values())
     return has_none and (violates or BEYOND in trial.user_attrs)
 
 
 def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
-    """On which side, 1 or -1, constraints are beyond their stored values, by name."""
+    """Return the side, 1 or -1, on which constraints are beyond their stored values, by name."""
     sides = trial.user_attrs.get(BEYOND, {})
     right = isinstance(sides, Mapping) and sides.keys() <= {*names}
     if right and all(side in (1, 0, -1) for side in sides.values()):
@@ -524,11 +526,11 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 def _decided(
     trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Rows and constraints of decided trials or, if there are none, of other samplers' trials."""
+    """Return rows and constraints of trials with decisions, or else of other samplers' trials."""
     decided = [*filter(_was_decided, trials)] or [
         t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
     ]
-    # Copies of a trial, here or in a copy of the study, have one decision.
+    # A trial that is run again, or copied with its study, shares one decision with its copies.
     rows: dict[Any, tuple[dict[str, Any], dict[str, float]]] = {}
     for trial in decided:
         row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}

@@ -2,7 +2,7 @@
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the sampler
 records the trials of the study in a `FeedbackLedger`, from which a `DelayAwareProposer` chooses the
-point. Storages, retries and heartbeats are Optuna's.
+point. Optuna provides storages, retries and heartbeats.
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ from botorch_calib.ledger.trials import are_among
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.delayed import Fit
 
-# Threads share a sampler. Each proposal must see the earlier ones, and sets torch's random state.
-# The lock is not an attribute, since a sampler is pickled.
+# Threads that share a sampler make proposals one at a time. Each proposal takes account of earlier
+# proposals, and sets torch's random state. Samplers are pickled, so the lock is not an attribute.
 one_at_a_time = threading.RLock()
 
 RUNNING = TrialState.RUNNING
-# System attribute of a trial: its parameters, which other processes need before the objective
-# suggests them. User attribute: the noise variances of the outcomes.
+# PARAMETERS: System attribute of a trial with all its parameters, which other processes need before
+# the objective suggests them.
+# YVAR: User attribute of a trial with the noise variances of its outcomes.
 PARAMETERS, YVAR = "botorch_calib:parameters", "Yvar"
 #: System attribute of a trial: the row of its decision, empty if the trial was drawn at random.
 DECISION = "botorch_calib:decision"
-#: Prefix of a system attribute of a study; the number of a trial that was never run follows.
+#: Prefix of a study's system attribute, followed by the number of a trial that was never run.
 WITHDRAWN = "botorch_calib:withdrawn:"
 
 
@@ -80,22 +81,23 @@ class Look(NamedTuple):
 
     trials: Sequence[FrozenTrial]
     space: SearchSpace
-    ledger: FeedbackLedger  # all trials, with the first objective, maximised
+    ledger: FeedbackLedger  # all trials, with the first objective, to be maximised
     data: StudyData  # complete trials, in the order in which they ended
     noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, if known
 
 
 class DelayAwareSampler(BoTorchSampler):
-    """A sampler for many workers, which takes account of running and failed trials.
+    """A sampler for parallel workers, which takes account of running and failed trials.
 
     With one objective, running trials are censored or hallucinated, according to ``strategy``. With
-    constraints or several objectives, the sampler maximises the log improvement of
+    constraints or several objectives, the sampler maximises the acquisition function of
     `calibrated_candidates_func`, averaged over the possible outcomes of running trials. The search
     keeps away from trials that failed or hang, see ``failures`` of `DelayStrategy`.
 
     If no parameter is continuous and there are at most 2048 points, the sampler compares all
-    points. It repeats a point that failed, was pruned or is running only if there is no other. In
-    other spaces, a new point replaces one that Optuna would round to an earlier trial's point.
+    points. It repeats the point of a failed, pruned or running trial only if no other point
+    remains. In other spaces, the sampler replaces a point that Optuna would round to an earlier
+    trial's point.
 
     **Known noise.** The user attribute ``"Yvar"`` of a trial holds noise variances: a number for
     the objective, or a list for objectives and then constraints, which may be shorter. An outcome
@@ -103,15 +105,15 @@ class DelayAwareSampler(BoTorchSampler):
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
-        calibrator: Replays the complete trials in the order in which they ended. Each fit starts
-            from an untrained copy.
+        calibrator: Calibrator that replays the complete trials in the order in which they ended.
+            Each fit starts from an untrained copy.
         fit: See `DelayAwareProposer`. Inputs are in the unit cube; the outcome is a maximised
             objective or a constraint (default: a `PartlyKnownNoiseGP`).
-        censor_value: The worst value that the objective can take, as a trial returns it (default:
-            the worst one observed so far).
+        censor_value: The worst value that the objective can have, as a trial returns it (default:
+            the worst value observed so far).
         num_restarts, raw_samples: See `SearchSettings`.
-        n_startup_trials: Number of first trials that are drawn at random. Running trials count.
-        independent_sampler: Draws the first trials, and conditional parameters.
+        n_startup_trials: Number of trials, complete or running, before the first proposal.
+        independent_sampler: Sampler that draws the first trials, and conditional parameters.
         seed: Seed of all random numbers. Processes that share a study need different seeds.
         device: Device of the model, and of the data for ``fit`` (default: the CPU).
 
@@ -177,14 +179,14 @@ class DelayAwareSampler(BoTorchSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The parameters that complete trials have in common, and the latest ranges."""
+        """Return the parameters that complete trials have in common, with their latest ranges."""
         space = SearchSpace.of_trials(self._trials(study), {})
         return {} if space is None else space.distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The parameters of a trial; it keeps given parameters, or all parameters of a retry."""
+        """Return a trial's parameters; keep given parameters, and all parameters of a retry."""
         with one_at_a_time:
             parameters = trial.system_attrs.get(PARAMETERS)  # set if the trial is retried
             if parameters is None:
@@ -196,12 +198,12 @@ class DelayAwareSampler(BoTorchSampler):
         return {name: parameters[name] for name in search_space if name in parameters}
 
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-        """The trials of a study that have started, by number, except for ``trial``.
+        """Return the trials of a study that have started, by number, except for ``trial``.
 
         Withdrawn trials that have set no constraint are left out. If Optuna's callback runs a
         failed trial again, only the later trial is included.
         """
-        # With Optuna's `HyperbandPruner`, a study has only the trials of the same bracket.
+        # With Optuna's `HyperbandPruner`, ``study`` lists only the trials of the same bracket.
         every = study._storage.get_all_trials(study._study_id, deepcopy=False)
         attrs = study._storage.get_study_system_attrs(study._study_id)
         begun = [
@@ -225,8 +227,8 @@ class DelayAwareSampler(BoTorchSampler):
         given: Mapping[str, Any],
         ranges: Mapping[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Choose and store all parameters of a trial; none if they are drawn at random."""
-        # Read the trials once: none is counted twice, or missed because it ends meanwhile.
+        """Choose and store all parameters of a trial; return {} if they are drawn at random."""
+        # Read the trials once, so that a trial that ends meanwhile is counted exactly once.
         trials = self._trials(study, trial)
         space = SearchSpace.of_trials(trials, ranges)
         if space is None or self._is_startup(look := self._look_at(study, trials, space)):
@@ -240,13 +242,13 @@ class DelayAwareSampler(BoTorchSampler):
         return len(counted) < self._n_startup_trials
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
-        """All parameters of a trial; given parameters are held in the space."""
+        """Return all parameters of a trial; given parameters are held in the space."""
         if look.space.is_held:
             return look.space.held
         return look.space.parameters(self._point(look))
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """Look at the trials that have all parameters of the search space."""
+        """Return the state of the study, with the points of trials that have all parameters."""
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         worst = None if self._censor_value is None else signs[0] * self._censor_value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
@@ -275,7 +277,7 @@ class DelayAwareSampler(BoTorchSampler):
         return Look(trials, space, ledger, data, noise)
 
     def _point(self, look: Look) -> Tensor:
-        """The next point ``d``, in the unit cube."""
+        """Return the next point, of length ``d``, in the unit cube."""
         proposer = self._proposer(look.space.dim)
         proposer.strategy = self._strategy_for(look)
         proposer.fixed_features, proposer.choices = look.space.fixed, None
@@ -290,7 +292,7 @@ class DelayAwareSampler(BoTorchSampler):
         return point
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        """The strategy; with several outcomes, it maximises the log improvement."""
+        """Return the strategy; with several outcomes, it maximises `improvement`."""
         strategy = strategy_of(self._strategy)
         if look.data.outcomes.shape[-1] == 1 or callable(strategy.acquisition):
             return strategy
@@ -299,13 +301,13 @@ class DelayAwareSampler(BoTorchSampler):
             acquisition=partial(self._improvement, look, strategy),
             imputation="none",  # the improvement averages over running trials
             window=None,
-            failures="ignore",  # in the proposer, which sees only one outcome
+            failures="ignore",  # the proposer would use only one outcome
         )
 
     def _improvement(
         self, look: Look, strategy: DelayStrategy, model: CensoredDelayModel, ledger: FeedbackLedger
     ) -> AcquisitionFunction:
-        """The log improvement of all outcomes, reduced where trials may fail."""
+        """Return the `improvement` of all outcomes, reduced where trials may fail."""
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
@@ -324,7 +326,7 @@ class DelayAwareSampler(BoTorchSampler):
         return FeasibleAcquisition(acqf, acqf.model, feasibility, poor=None)
 
     def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-        """The model of outcome ``place``, refitted on the schedule of the first outcome's model."""
+        """Return the model of outcome ``place``, refitted on the first outcome's schedule."""
         proposer = self._proposer(X.shape[-1])
         key = X.shape[-1], place
         if key not in self._fits:
@@ -333,7 +335,7 @@ class DelayAwareSampler(BoTorchSampler):
         return self._fits[key].of_data(X, Y, Yvar)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
-        """The point, or a rounded sample if Optuna would round the point to a known one."""
+        """Return the point, or another one if Optuna would round it to a known point."""
         known = look.ledger.queries()
         if without(look.space.rounded(point.unsqueeze(0)), known) is not None:
             return point
@@ -345,8 +347,8 @@ class DelayAwareSampler(BoTorchSampler):
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
 
-        Threads share the sampler, so they get different random numbers in any case. A design must
-        keep its seed.
+        Threads share the sampler, so they get different random numbers without new seeds. Within a
+        process the seed must not change, since it also determines the design.
         """
         with one_at_a_time:
             super().reseed_rng()
@@ -358,11 +360,11 @@ class DelayAwareSampler(BoTorchSampler):
                 proposer.search = self._search
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy continues with the same numbers, unless it is reseeded.
+        # A copy continues with the same random numbers, unless it is reseeded.
         return {**self.__dict__, "_seeded_in": None}
 
     def _proposer(self, dim: int) -> DelayAwareProposer:
-        """The proposer for ``dim`` encoded parameters; ``dim`` may change during a study."""
+        """Return the proposer for ``dim`` columns; ``dim`` may change during a study."""
         if dim not in self._proposers:
             cube = unit_cube(torch.zeros(1, dim, dtype=torch.double, device=self._device))
             self._proposers[dim] = self._proposer_class(
@@ -372,7 +374,7 @@ class DelayAwareSampler(BoTorchSampler):
 
 
 def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
-    """The point ``d`` of a trial; None if parameters are missing or cannot be encoded."""
+    """Return a trial's point of length ``d``; None if a parameter is missing or unknown."""
     parameters = trial.params
     if trial.state is RUNNING:  # Optuna stores them when the objective suggests them
         parameters = trial.system_attrs.get(PARAMETERS, {}) | parameters
@@ -386,7 +388,7 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
 def in_order_of_end(
     trials: Sequence[FrozenTrial], space: SearchSpace
 ) -> tuple[list[FrozenTrial], Tensor]:
-    """Trials with a known point in the order of their ends, and their points ``n x d``."""
+    """Return trials with known points, in the order in which they ended, and points ``n x d``."""
     ends = [end for _, end in places_in_time(trials)]
     ended = [trials[place] for place in np.argsort(ends, kind="stable")]
     known = [(trial, x) for trial in ended if (x := encoded(space, trial)) is not None]
@@ -395,10 +397,11 @@ def in_order_of_end(
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Names of the constraints of the latest complete trial, in the first such trial's order.
+    """Return the latest complete trial's constraint names, in the order of the first such trial.
 
-    Earlier trials may have other constraints, if one was added to the study. Later trials must not
-    differ. Trials without constraints do not count, since nobody can set them after the end.
+    Trials before it may have other constraints, since a constraint may have been added to the
+    study. Trials after it must have the same constraints. Trials without constraints are ignored,
+    since constraints cannot be set after the end of a trial.
     """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     names = [[*trial.constraints] for trial in complete if trial.constraints]
@@ -414,7 +417,7 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
 
 
 def known_noise(trials: Sequence[FrozenTrial], place: int) -> Tensor | None:
-    """Variances ``n x 1`` of an outcome, NaN if unknown; None if all are unknown."""
+    """Return noise variances ``n x 1`` of an outcome, NaN if unknown; None if all are unknown."""
     each = torch.tensor([_variance(trial, place) for trial in trials], dtype=torch.double)
     return None if each.isnan().all() else each.unsqueeze(-1)
 
@@ -437,18 +440,21 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 
 
 def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
-    """Whether ``later`` repeats a failed trial, since numbers change when a study is copied."""
+    """Whether ``later`` repeats a failed trial.
+
+    Contents are compared, since the numbers in a retry history are wrong if the study was copied.
+    """
     decisions = [each.system_attrs.get(DECISION) for each in (trial, later)]
     same = decisions[0] == decisions[1] and trial.params.items() <= later.params.items()
     return trial.state is TrialState.FAIL and same
 
 
 def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
-    """Places of the start and the end of each trial in the order of all these times.
+    """Return the rank of each trial's start, and of its end, among all these times.
 
-    Only the order counts, since a ledger would hide times in the future of its own clock. A running
-    trial ends last. If a clock was set back and a trial seems to end before it starts, both times
-    are equal.
+    The ledger gets ranks, since it would ignore times that are later than its own clock. The end of
+    a running trial has the highest rank. If a clock was set back and a trial seems to end before it
+    starts, both ranks are equal.
     """
     starts = [t.datetime_start.timestamp() if t.datetime_start else -math.inf for t in trials]
     ends = [t.datetime_complete.timestamp() if t.datetime_complete else math.inf for t in trials]
@@ -460,7 +466,7 @@ def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
 def _record(
     ledger: FeedbackLedger, trial: FrozenTrial, x: Tensor, sign: float, start: int, end: int
 ) -> None:
-    """Record a trial at a point ``d`` in the ledger."""
+    """Record a trial at the point ``x``, of length ``d``, in the ledger."""
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
@@ -485,7 +491,7 @@ def _fitted(
     calibrator: Calibrator | None,
     device: torch.device,
 ) -> Model:
-    """Fit the Gaussian process, and calibrate it."""
+    """Fit a Gaussian process; calibrate it if there is a calibrator."""
     noise = None if Yvar is None else Yvar.to(device)
     with validate_input_scaling(False):  # points outside of the current space are data, too
         gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)

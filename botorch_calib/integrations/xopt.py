@@ -59,16 +59,16 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 #: The names under which Xopt stores these classes.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
-# Prefix of our ids. Other programs have other ids, and a table must not read ours as numbers.
+# Prefix that distinguishes our ids from ids of other programs, and from numbers in a table.
 _OURS = "decision-"
-# Suffix that the name of Xopt's file gets as the name of the books.
+# Suffix that is appended to the name of Xopt's dump file to name the file of decisions.
 _BOOKS = ".decisions"
 # The least distance from pending candidates, relative to the widths of the bounds.
 _APART = 0.01
 
 
 class CalibratedModelConstructor(StandardModelConstructor):
-    """Xopt's standard model constructor, with each outcome calibrated.
+    """Xopt's standard model constructor, followed by a calibration of each outcome.
 
     It has the fields of ``StandardModelConstructor`` and the following ones, all given by name. The
     model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
@@ -128,42 +128,45 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
 
 class ChanceConstrainedGenerator(BayesianGenerator):
-    """Candidates that meet the constraints of ``vocs`` with a stated probability.
+    """A generator of candidates that meet the constraints of ``vocs`` with a stated probability.
 
-    Each candidate has the best upper confidence bound of the objective among the points that a
-    `ChanceConstraint` certifies, by the models of ``gp_constructor``. The generator has the fields
-    of Xopt's Bayesian generators and the following ones, all given by name. Trust regions, largest
-    travel distances, fixed features and discrete variables work as in Xopt's generators. Contextual
-    variables are assumed to stay as in the latest row. Candidates keep a distance from pending
-    candidates, which are assumed to yield their expected values.
+    A `ChanceConstraint` on the models of ``gp_constructor`` certifies points. Each candidate has
+    the best upper confidence bound of the objective among certified points. The generator has the
+    fields of Xopt's Bayesian generators and the following ones, all given by name. Trust regions,
+    largest travel distances, fixed features and discrete variables work as in Xopt's generators.
+    Contextual variables are assumed to have the values of the latest row. Candidates keep a
+    distance from pending candidates, which are assumed to yield their expected values.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified candidates violate a
     constraint, see `ChanceConstraint`. A certified candidate counts as a violation until the data
-    have a row with its ``"_id"``, even if the settings that were read back differ, or else a row
-    with its inputs. `withdraw` takes back candidates that were never run. Evaluate about 8 points
-    for each variable first.
+    contain its row. This is a row with its ``"_id"``, even if the settings that were read back
+    differ, or else a row with its inputs. `withdraw` takes back candidates that were never run.
+    Evaluate about 8 points for each variable first.
 
-    Xopt writes ``decisions`` to its files after an evaluation. With ``books``, each decision is on
-    the disk before the candidate is returned. Processes that share a file wait for each other. The
-    candidates of one process are pending in the other processes until their rows are added.
+    Xopt writes ``decisions`` to its files after an evaluation. With ``books``, each decision is
+    written to disk before the candidate is returned. Processes that share a file wait for each
+    other. The candidates of one process are pending in the other processes until their rows are
+    added.
 
-    If an evaluation only shows that an outcome is above a bound, it returns the bound, and 1 under
-    the outcome's name with the suffix ``_beyond`` (-1 for below): see `ChanceConstraint.observe`.
+    If an evaluation shows only that an outcome is above a bound, it must return the bound. It must
+    also return 1 (-1 for below) under the outcome's name with the suffix ``_beyond``: see
+    `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: See `ChanceConstraint`.
-        max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
-            value with probability ``level``. It keeps candidates near the data, and is ignored if
-            no certified candidate meets it.
+        max_half_widths: Largest half-width, by output, of the interval that contains the noise-free
+            value with probability ``level``. This setting keeps candidates near the data. It is
+            ignored if no certified candidate meets it.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: See `optimize_chance_constrained`.
         decisions: The decisions so far.
         books: Path of a file for the decisions, which the first decision creates (default: Xopt's
             ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
-        on_violation: Called with `last_safe` once new data violate a constraint; not stored.
+        on_violation: Function that is called with `last_safe` if new data violate a constraint. It
+            is not stored.
         returns_id: Whether candidates have an ``"_id"`` (default: True). Without ids, rows are
-            matched by settings: for evaluators that set everything that a candidate names.
+            matched by settings. Use False if the evaluator applies each entry as a setting.
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
@@ -213,13 +216,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     @field_validator("books")
     @classmethod
     def _in_place(cls, books: str | None) -> str | None:
-        """The absolute path, as the working directory may change."""
+        """Return the absolute path, since the working directory may change."""
         return books and os.path.abspath(os.path.expanduser(os.path.expandvars(books)))
 
     @model_validator(mode="before")
     @classmethod
     def _with_ids(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Candidates have ids by default, unlike the candidates of Xopt's own generators."""
+        """Set ``returns_id`` to True by default, unlike Xopt's own generators."""
         return {"returns_id": True, **settings}
 
     @model_validator(mode="after")
@@ -235,7 +238,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return self
 
     def model_post_init(self, context: Any, /) -> None:
-        """Read the decisions from the books."""
+        """Read the decisions from the file ``books``."""
         super().model_post_init(context)
         self.decisions = stored.with_books(self.books, self.decisions)
 
@@ -244,7 +247,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
 
     def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
-        """The same as `generate`, with a single candidate by default."""
+        """Call `generate`, by default for one candidate."""
         return self.generate(1 if num_points is None else num_points)
 
     def generate(self, n_candidates: int) -> list[dict[Any, Any]]:
@@ -259,9 +262,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return candidates
 
     def _keep_books_beside_dump(self) -> None:
-        """Without ``books``, name them after the file that Xopt dumps to.
+        """If ``books`` is None, derive its name from Xopt's dump file, and read the decisions.
 
-        Xopt does not pass this name to generators, so the method looks for Xopt among its callers.
+        Xopt does not pass this file to generators, so the method searches the call stack for Xopt.
         """
         frame = sys._getframe()
         while self.books is None and frame.f_back is not None:
@@ -280,7 +283,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                     )
 
     def add_data(self, new_data: pd.DataFrame) -> None:
-        """Add rows to the data, and look for the decisions to which they belong."""
+        """Add rows to the data, and check that they belong to pending candidates."""
         ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
         before = sum(row["certified"] for row in self._out())
@@ -297,16 +300,16 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._call_if_violated()
 
     def outstanding(self) -> list[dict[str, Any]]:
-        """The candidates without any outcome, as `generate` returned them."""
+        """Return the candidates without any outcome, as `generate` returned them."""
         names = {*self.model_input_names} - {*self.contextual_variables}
         rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
 
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
-        """Take back candidates that were never run: the bound then holds for all other candidates.
+        """Take back candidates that were never run, so that they do not count as violations.
 
         A candidate that is run after all counts again. `outstanding` also lists candidates whose
-        rows were removed from the data. Do not withdraw these, since they were run.
+        rows were removed from the data. Do not withdraw these candidates, since they were run.
 
         Args:
             candidates: Candidates of `generate`, or their ids.
@@ -329,18 +332,18 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = decisions
 
     def last_safe(self) -> dict[str, Any] | None:
-        """The variables of the latest row within all limits; None if there is no such row."""
+        """Return the variables of the latest row within all limits; None without such a row."""
         safe = [i for i, violates in enumerate(self._violations()) if violates is False]
         return dict(self.data[self.vocs.variable_names].iloc[safe[-1]]) if safe else None
 
     def recommendation(
         self, confidence: float = 0.95, baseline: Mapping[str, float] | None = None
     ) -> tuple[dict[str, float], Recommendation]:
-        """Recommend a setting to stop at; returns it and the `Recommendation`.
+        """Recommend the final setting; returns it and the `Recommendation`.
 
-        ``get_optimum`` and the best row of the data prefer lucky settings. This method compares
-        settings all over ``vocs`` by models of all data. Fixed features are held, and contexts stay
-        as in the latest row.
+        ``get_optimum`` and the best row of the data are biased towards settings with favourable
+        noise. This method compares settings of the whole space by models of all data. Fixed
+        features keep their values, and contexts have the values of the latest row.
 
         Args:
             confidence: Confidence of each statement, in (0, 1).
@@ -373,7 +376,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
         """Train the model as Xopt does.
 
-        If outcomes are beyond a bound, it is then trained again on `stand_ins` for them.
+        If outcomes are beyond a bound, the model is trained again, on `stand_ins` for them.
         """
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
@@ -388,18 +391,18 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return super().train_model(data, update_internal) if bounds else model
 
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
-        """The current constraint; without a ``model``, one is trained on all data."""
+        """Return the current constraint; without a ``model``, train a model on all data."""
         model = self.train_model() if model is None else model
         models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
         return stored.constraint_of(self._account(), models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
-        """Certified candidates ``n x d``; the decisions about them are added to ``decisions``."""
+        """Choose candidates ``n x d``, and add the decisions about them to ``decisions``."""
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         names, (objective, maximize) = self.model_input_names, self._objective(model)
         space, inputs = self._space(self._get_optimization_bounds()), self.data[names]
-        with stored.in_books(self.books, self.decisions) as decisions:  # unchanged if it fails
+        with stored.in_books(self.books, self.decisions) as decisions:  # unchanged after an error
             self.decisions = decisions
             out = torch.tensor([row["point"] for row in self._out()]).view(-1, len(names))
             pending = [out.to(space.place.bounds)]
@@ -426,7 +429,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return UpperConfidenceBound(objective, beta=self.beta, maximize=maximize)
 
     def _objective(self, model: Module) -> tuple[Model, bool]:
-        """The model of the objective, and whether to maximise it."""
+        """Return the model of the objective, and whether to maximise it."""
         ((name, objective),) = self.vocs.objectives.items()
         return self._model_of(model, name), isinstance(objective, MaximizeObjective)
 
@@ -438,7 +441,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         acqf: AcquisitionFunction,
         constraint: ChanceConstraint,
     ) -> tuple[Tensor, bool]:
-        """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
+        """Return the best point ``1 x d`` of the model's inputs, and whether it is certified."""
         score = NormalDist().inv_cdf(0.5 * (1.0 + self.level))
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
@@ -449,7 +452,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
 
     def _space(self, free: Tensor) -> MixedSpace:
-        """The space of the model's inputs; variables have the bounds ``free``, others are fixed."""
+        """Return the space of the model's inputs; variables are in ``free``, others are fixed."""
         names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
         bounds = free.new_zeros(2, len(names))
@@ -488,7 +491,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return limits
 
     def _trials(self) -> list[tuple[dict[str, Any], dict[str, float]]]:
-        """The row and the outcomes of each decision."""
+        """Return the row and the outcomes of each decision."""
         inputs, ids = self._table(self.model_input_names), self._table([stored.ID])[stored.ID]
         return stored.trials_in_table(self.decisions, inputs, self._outcomes(), ids)
 
@@ -500,13 +503,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return (pd.DataFrame() if self.data is None else self.data).reindex(columns=columns)
 
     def _out(self) -> list[dict[str, Any]]:
-        """Rows of the decisions about candidates without any outcome."""
+        """Return the rows of decisions about candidates without any outcome."""
         names = self.vocs.constraint_names
         trials = self._trials()
         return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
 
     def _check_known(self, ids: set[str]) -> None:
-        """Raise or warn if the generator does not know the decisions with these ids."""
+        """Raise an error, or warn, if the generator does not know the decisions with these ids."""
         if not ids <= {row[stored.ID] for row in self.decisions}:
             self.decisions = stored.with_books(self.books, self.decisions)
         if unknown := ids - {row[stored.ID] for row in self.decisions}:
@@ -536,10 +539,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
 
 class _Allowed(LeastMargin):
-    """The least margin, also negative where a noise-free value deviates by more than allowed.
+    """The least margin, which is also negative where one of two other conditions is violated.
 
-    It is negative close to pending points ``n x d``, too: apart from noise, a candidate there would
-    repeat an outcome. Distances are relative to ``width``.
+    ``deviations`` holds pairs of a model and its largest allowed standard deviation. The point must
+    not be close to ``pending`` points ``n x d``, where it would repeat an outcome apart from noise.
+    Distances are relative to ``width``.
     """
 
     def __init__(
@@ -565,7 +569,7 @@ class _Allowed(LeastMargin):
 
 
 def load_xopt(file: str | Path) -> Xopt:
-    """Load a file of ``Xopt.dump``, including the classes of this package.
+    """Load an ``Xopt`` object, which may have classes of this package, from a file of its ``dump``.
 
     ``Xopt.from_file`` can load only Xopt's own model constructors. A `ChanceConstrainedGenerator`
     without ``books`` gets ``FILE.decisions``, in the same folder as the file.

@@ -1,4 +1,4 @@
-"""Models around BoTorch models, and residuals of Gaussian processes on their training data."""
+"""Models that wrap BoTorch models, and residuals of Gaussian processes on training data."""
 
 from botorch_calib.models.beyond import stand_ins
 from botorch_calib.models.calibrated import CalibratedModel

@@ -1,7 +1,8 @@
-"""Outcomes known only to be beyond a bound: how models and calibrators learn from them.
+"""Learning from outcomes that are known only to be beyond a bound.
 
-For example, a run that ran out of memory used more than 24 GB. An element of a tensor ``beyond`` is
-1 if the outcome is above the given number, -1 if it is below, and 0 if it equals the number.
+For example, a run that failed for lack of memory needs more than the available 24 GB. An element of
+a tensor ``beyond`` is 1 if the outcome is above the given number, -1 if it is below, and 0 if it
+equals the number.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 
 @torch.no_grad()
 def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
-    r"""Training values for outcomes that are known only to be beyond a bound.
+    r"""Return training values for outcomes that are known only to be beyond a bound.
 
-    A stand-in is beyond the bound by one standard deviation of the ``model``'s noise, in the space
-    of the targets. For a model without noise it is the bound. Use stand-ins to refit a model;
-    ``observe`` computes them itself. Make them with the current model, and for the first fit with a
-    model fitted to the bounds.
+    The value, called a stand-in, is beyond the bound by one standard deviation of the ``model``'s
+    noise in the space of the targets. For a model without noise it is the bound. Use stand-ins to
+    refit a model; ``observe`` computes them itself. Compute them with the current model or, before
+    the first fit, with a model that was fitted to the bounds.
 
     Args:
         model: A fitted model of the outcome, calibrated or not.
@@ -66,7 +67,7 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
 
 
 def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
-    """Validate ``beyond``; returns it in the dtype and on the device of ``Y``."""
+    """Validate ``beyond``, and return it in the dtype and on the device of ``Y``."""
     if check_tensor("beyond", beyond).shape != Y.shape:
         raise BotorchTensorDimensionError(
             f"`beyond` must have the shape {tuple(Y.shape)} of `Y`, got {tuple(beyond.shape)}."
@@ -84,12 +85,13 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
 def teach(
     calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
 ) -> None:
-    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in order.
+    """Update a calibrator with the normal scores ``z`` of outcomes and bounds, in their order.
 
-    Let ``F`` be the calibrator's distribution at this point of the sequence. A bound is replaced by
-    a draw from ``F`` beyond the bound: ``F(z)`` is uniform in ``[F(bound), 1]`` or
-    ``[0, F(bound)]``. So if ``F`` is right, ``F(z)`` is uniform over outcomes and bounds, given all
-    earlier data. ``X``, ``Y`` and the number of updates seed the draws, so a replay repeats them.
+    Let ``F`` be the calibrator's predictive distribution after all earlier rows. A bound is
+    replaced by a draw from ``F`` beyond the bound: ``F(z)`` is uniform in ``[F(bound), 1]`` or
+    ``[0, F(bound)]``. If ``F`` is correct, ``F(z)`` is therefore uniform in ``[0, 1]`` given all
+    earlier rows, whether a row is an outcome or a bound. ``X``, ``Y`` and the number of updates
+    seed the draws, so a replay repeats them.
     """
     first, z = 0, z.clone()
     for i, side in enumerate([] if sides is None else sides.flatten().tolist()):

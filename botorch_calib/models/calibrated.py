@@ -20,38 +20,40 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 
 class CalibratedModel(Surrogate):
-    """A single-output model whose predictive distributions a calibrator corrects.
+    """A single-output model whose predictive distributions are corrected by a calibrator.
 
-    `from_history` makes a new model in each round, by replaying the training data of a fitted
-    Gaussian process; `observe` updates a model, as in the paper. The model works with BoTorch's
-    analytic and Monte Carlo acquisition functions, ``optimize_acqf`` and pending points. For
-    several outcomes see `CalibratedModelList`.
+    Either make a new model in each round by `from_history`, which replays the training data of a
+    fitted Gaussian process, or update one model by `observe`, as in the OCBO paper. The model works
+    with BoTorch's analytic and Monte Carlo acquisition functions, ``optimize_acqf`` and pending
+    points. For several outcomes see `CalibratedModelList`.
 
-    Over all rounds together, and for any sequence of data, the calibrated intervals of
-    *observations* have the stated coverage. The coverage of the objective depends on the model's
-    noise variance. If the noise variance is too small, intervals of the objective are too narrow at
-    visited points, and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
+    For any sequence of data, the calibrated intervals of *observations* have the stated coverage on
+    average over all rounds. The coverage of the objective depends on the model's noise variance. If
+    the noise variance is too small, intervals of the objective are too narrow at visited points,
+    and ``excess="objective"`` widens them. For the formulas see `CalibratedPosterior`.
 
     Args:
         model: One of
 
             * a fitted model with one output, a Gaussian likelihood and a Gaussian posterior, such
               as ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output
-              task, with any input transform and no or an increasing outcome transform;
-            * a `CensoredDelayModel`; the calibrator learns from observed values only;
-            * an ensemble, such as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`; the
-              mixture of its members is calibrated;
+              task (it may have any input transform, and an increasing outcome transform);
+            * a `CensoredDelayModel` (the calibrator learns from observed values only);
+            * an ensemble, such as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble` (the
+              mixture of its members is calibrated);
             * any model whose posterior has a cdf and a quantile function.
-        calibrator: The calibrator, shared, not copied. A calibrator that has learned nothing is
-            moved to the model's device.
-        denoise: Whether `posterior` is of the objective or, as in the OCBO paper, of observations.
-        excess: ``"noise"`` or ``"objective"``, the source of spread beyond the model's own spread.
-            ``"noise"`` preserves the model's gain, for the search. ``"objective"`` assumes that the
-            noise variance is true, for claims about the objective. Unused with ``denoise=False``.
+        calibrator: The calibrator, which is shared, not copied. A calibrator that has learned
+            nothing is moved to the model's device.
+        denoise: Whether `posterior` predicts the objective (True) or observations (False, as in the
+            OCBO paper).
+        excess: The assumed source of spread beyond the model's own spread. ``"noise"`` preserves
+            the model's gain, and is meant for the search. ``"objective"`` assumes that the noise
+            variance is correct, and is meant for claims about the objective. With ``denoise=False``
+            it has no effect.
 
     Raises:
-        UnsupportedError: For models with several outputs, non-Gaussian likelihoods, outcome
-            transforms that do not increase and calibrated models.
+        UnsupportedError: If ``model`` has several outputs, a non-Gaussian likelihood or an outcome
+            transform that does not increase, or is calibrated already.
         InputDataError: If ``calibrator`` has learned on another device.
 
     Example:
@@ -84,25 +86,27 @@ class CalibratedModel(Surrogate):
         """Calibrate a fitted Gaussian process by replaying its training data.
 
         Training data must be in the order of observation. Residuals are computed at the current
-        hyperparameters, which were fitted to the same data. With a few dozen data, residuals are
-        therefore smaller than at the time of observation, and intervals too narrow. The coverage
-        bounds hold for the replayed predictions; for the original predictions use `observe`.
+        hyperparameters, which were fitted to the same data. With a few dozen data points, residuals
+        are therefore smaller than they were at the time of observation, and intervals are too
+        narrow. The coverage bounds hold for the replayed predictions. Use `observe` for bounds on
+        the original predictions.
 
         Args:
-            model: A fitted exact Gaussian process, not a batch, an ensemble of these, or a
-                `CensoredDelayModel`, whose observed data are replayed. Of a ``MultiTaskGP`` the
-                data of the output task are replayed.
-            calibrator: The calibrator, which is copied and continues to learn; pass
-                ``calibrator.fresh()`` to start from the beginning.
+            model: A fitted exact Gaussian process without batch dimensions, an ensemble of exact
+                Gaussian processes, a `CensoredDelayModel`, whose observed data are replayed, or a
+                model that learns in context. For a ``MultiTaskGP``, the data of the output task
+                are replayed.
+            calibrator: The calibrator. A copy of it continues to learn; pass ``calibrator.fresh()``
+                to start from the beginning.
             num_initial: Number of initial observations (the design) to skip.
             denoise: See the class.
-            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out, as a
-                calibration set for ``QuantileRecalibrator(method="exact")``.
+            residuals: ``"prequential"`` for one-step-ahead residuals, or ``"loo"`` for
+                leave-one-out residuals, which ``QuantileRecalibrator(method="exact")`` expects.
             excess: See the class.
 
         Raises:
-            UnsupportedError: If ``model`` is not an exact Gaussian process: use `observe`.
-            InputDataError: If the number of training data is 0 or less than ``num_initial``.
+            UnsupportedError: If the data of ``model`` cannot be replayed; then use `observe`.
+            InputDataError: If there are no training data, or fewer than ``num_initial``.
         """
         cls._check_model(model)
         check_calibrator(calibrator)
@@ -127,9 +131,9 @@ class CalibratedModel(Surrogate):
     def construct_inputs(
         cls, training_data: SupervisedDataset, calibrator: Calibrator | None = None
     ) -> dict[str, Any]:
-        """Arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data.
+        """Return arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data.
 
-        The default ``calibrator`` is a `LocalizedConformal` at ``alpha = 0.2``.
+        The default ``calibrator`` is ``LocalizedConformal(alpha=0.2)``.
         """
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),

@@ -1,8 +1,8 @@
-"""A cache of the Cholesky factors of exact processes, which prediction uses.
+"""Cached Cholesky factors of exact Gaussian processes, for fast predictions.
 
-With ``K + noise = L L^T`` of the training data, `Factor` has ``L`` and ``(K + noise)^-1 (y - m)``,
-and computes moments at other points. It is valid until data or hyperparameters change. GPyTorch's
-caches of the model are renewed together with it.
+Let ``K + noise = L L^T`` at the training inputs. A `Factor` stores ``L`` and
+``(K + noise)^-1 (y - m)``, and computes moments at other points. It is valid until data or
+hyperparameters change. It is renewed together with GPyTorch's caches of the model.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from botorch_calib.models.outcome_transforms import outcome_transform_of
 from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
-# Larger parameters are compared by address and version only; see `_state_of`.
+# Parameters with more elements are compared by identity and version, not by value.
 _MAX_COMPARED = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The Cholesky factor of a model's training data, and weights of the mean."""
+    """The Cholesky factor of a model's training covariance, and the weights of its mean."""
 
     # If all models of a batch share inputs and factor, their batch dimensions have size 1.
     inputs: Tensor  # model_batch_shape x n x d, transformed
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
-    # Cache of `_of_baseline`, by the tensor of the baseline
+    # Results of `_of_baseline`; the keys are baseline tensors.
     _baselines: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def moments(
@@ -64,9 +64,10 @@ class Factor:
     ) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of the targets, ``... x b x 1``, at ``model_batch_shape x b x d``.
 
-        With ``joint``, for a single model and any batch of points, the second tensor is the
-        covariance, ``... x b x b``. With a ``baseline``, ``r x d``, it is ``... x b x (r + b)``;
-        the first columns are the covariance with the baseline.
+        The result is None if GPyTorch does not evaluate the kernel lazily. With ``joint``, the
+        model must be single, and the points may have any batch shape. The second tensor is then the
+        covariance, ``... x b x b``. With a ``baseline``, ``r x d``, it is ``... x b x (r + b)``,
+        and its first ``r`` columns are the covariance with the baseline.
         """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
@@ -77,7 +78,7 @@ class Factor:
         if baseline is not None:
             others, explained_of_others = self._of_baseline(model, baseline)
             points = torch.cat([points, others], dim=-2)
-        if joint:  # evaluate the kernel among the points as well
+        if joint:  # also evaluate the kernel between pairs of the points
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
         kernel, prior_variance = _kernel_between(points, own)
         kernel = kernel.mT
@@ -97,13 +98,13 @@ class Factor:
         return prior.loc.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
 
     def _explained(self, cross: Tensor) -> Tensor:
-        # Solve from the right: with the kernel's row order, LAPACK would need two copies.
+        # Solve from the right: a solution from the left would copy the row-major kernel twice.
         return torch.linalg.solve_triangular(self.cholesky.mT, cross, upper=True, left=False)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _of_baseline(self, model: Any, baseline: Tensor) -> tuple[Tensor, Tensor]:
-        """The transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``, cached by tensor."""
+        """Return the transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``; both cached."""
         known, state = self._baselines.get(baseline), _state_of(baseline)
         if known is None or known[0] != state:
             inputs = model.transform_inputs(with_task_feature(model, baseline))
@@ -120,10 +121,11 @@ class Factor:
 def _kernel_between(
     inputs: Tensor, own: LazyEvaluatedKernelTensor
 ) -> tuple[Tensor, Tensor | float | None]:
-    """The kernel of ``own`` between ``inputs`` and its points; for radial kernels, its variance.
+    """Return the kernel between ``inputs`` and the points of ``own``, and the kernel's variance.
 
-    ``inputs`` come first: GPyTorch centres distances at the mean of the first points, and the
-    prediction at a point must not depend on other points of a batch.
+    The variance is None unless the kernel is radial. ``inputs`` are the kernel's first argument:
+    GPyTorch centres distances at the mean of the first argument, and the prediction at a point must
+    not depend on other points of a batch.
     """
     radial = radial_between(inputs, own)
     if radial is not None:
@@ -135,7 +137,7 @@ def _kernel_between(
 
 
 class _Known(NamedTuple):
-    """A model's factor, or None if not supported, and the state for which it is valid."""
+    """A model's factor, or None for an unsupported model, and the state for which it is valid."""
 
     factor: Factor | None
     state: ModelState
@@ -146,11 +148,11 @@ _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def factor_of(model: Any) -> Factor | None:
-    """The factor of a model that `may_serve`, from the cache if valid."""
+    """Return the factor of a model for which `may_serve` is true, from the cache if valid."""
     if model.training:
         model.eval()  # transforms the training inputs
     state, known = ModelState(model), _KNOWN.get(model)
-    kept = model.prediction_strategy  # GPyTorch drops it in training mode and when it loads
+    kept = model.prediction_strategy  # dropped in training mode, and when a state is loaded
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
         if kept is None or not _agrees(kept, factor):
@@ -178,9 +180,9 @@ def keep_in_step(model: Any) -> None:
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """A shallow, short-lived copy of a model without its outcome transform.
+    """Return a shallow copy of a model, without its outcome transform, for immediate use.
 
-    A model without an outcome transform is returned unchanged.
+    A model that has no outcome transform is returned itself.
     """
     if outcome_transform_of(model) is None:
         return model
@@ -210,7 +212,7 @@ _POSTERIORS = (
     BatchedMultiOutputGPyTorchModel.posterior,
     MultiTaskGPyTorchModel.posterior,
 )
-# These call the methods above for the posteriors of their members, as a batch.
+# Posteriors of ensembles, which call a method above for the batch of all members
 _POSTERIORS_OF_ENSEMBLES = (
     AbstractFullyBayesianSingleTaskGP.posterior,
     EnsembleMapSaasSingleTaskGP.posterior,
@@ -219,7 +221,11 @@ _POSTERIORS_OF_ENSEMBLES = (
 
 
 def may_serve(model: Any, members: bool = False) -> bool:
-    """Whether ``model.posterior`` is an exact process's posterior, defined by ``model.forward``."""
+    """Whether a `Factor` can replace ``model.posterior``.
+
+    The model must be an exact process with one output, whose ``posterior`` is BoTorch's own. With
+    ``members`` it must be an ensemble.
+    """
     kind: Any = type(model)
     served = _POSTERIORS_OF_ENSEMBLES if members else _POSTERIORS
     return bool(
@@ -242,12 +248,13 @@ def may_serve(model: Any, members: bool = False) -> bool:
 
 
 class ModelState:
-    """A process's data and hyperparameters at one time, for comparison with a later time.
+    """A record of a process's data and hyperparameters, for comparison with a later record.
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
-    through ``.data``, which changes only their values. So values are compared as well, except on a
-    GPU, as that would wait for the device at each evaluation. On a GPU, as in GPyTorch itself, such
-    a change needs ``model.train()`` to take effect.
+    through ``.data``, which changes their values but not their versions. Therefore small parameters
+    are compared by value, except on a GPU, where the host would wait for the device at each
+    evaluation. On a GPU, as in GPyTorch itself, such a change has no effect until
+    ``model.train()``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -273,7 +280,7 @@ def _state_of(values: Tensor) -> Any:
 @torch.inference_mode(False)  # otherwise no graph could use the cached tensors
 @torch.no_grad()
 def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | None]:
-    """The factor and GPyTorch's prediction strategy; None if not supported."""
+    """Return the factor and GPyTorch's prediction strategy, each None if not supported."""
     inputs, targets, likelihood = list(model.train_inputs), model.train_targets, model.likelihood
     prior = model.forward(*inputs)
     covariance = prior.lazy_covariance_matrix
@@ -290,7 +297,7 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
     if noisy.dim() > 2 and points.dim() == noisy.dim():
         first = (slice(1),) * (noisy.dim() - 2)
         if all(bool((each == each[first]).all()) for each in (points, noisy)):
-            # Fantasies differ only in their targets.
+            # Models that are conditioned on fantasies differ only in their targets.
             points, noisy = points[first], noisy[first]
     cholesky = psd_safe_cholesky(noisy)
     weights = solved(cholesky, (targets - prior.loc).unsqueeze(-1))
@@ -303,9 +310,9 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
 
 
 def _supports_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
-    """Whether the kernel supports ``diag=True``; some kernels return the whole matrix."""
+    """Whether the kernel supports ``diag=True``; some kernels raise or return the whole matrix."""
     points = model.train_inputs[0][..., :2, :]
-    # As in `moments`, since products of kernels need the batch dimensions of members.
+    # Products of kernels need the batch dimensions of members, as the inputs of `moments` do.
     points = points.expand(*covariance.shape[:-2], *points.shape[-2:])
     own = model.forward(points).lazy_covariance_matrix
     try:

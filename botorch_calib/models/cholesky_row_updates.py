@@ -15,25 +15,26 @@ from torch import Tensor
 
 
 class RowUpdate:
-    """Replaces a model's prediction strategy while GPyTorch conditions the model.
+    """A substitute for a model's prediction strategy while GPyTorch conditions the model.
 
-    With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with ``V =
-    L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's update uses
-    explicit inverses, which takes ``O(n^3)`` and loses digits: with 1000 failed trials, a proposal
-    takes 6.6 times as long.
+    Let ``K + noise = L L^T``, and let the matrix gain ``k`` rows ``[B, D]``. Then ``L`` gains the
+    rows ``[V^T, C]`` with ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``, which takes ``O(n^2 k)``.
+    GPyTorch's update uses explicit inverses. It takes ``O(n^3)`` and loses digits. With it, a
+    proposal after 1000 failed trials takes 6.6 times as long.
     """
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
         self._strategy = strategy
-        # The extended factor n x n and (K + noise)^{-1} (y - m), n x 1; None if GPyTorch updates
+        # The extended factor, n x n, and (K + noise)^{-1} (y - m), n x 1. They remain None if
+        # GPyTorch's update is used.
         self.factor: tuple[Tensor, Tensor] | None = None
         self.train_prior_dist = strategy.train_prior_dist
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """The update for a model; None if gradients are enabled or the class is not the default."""
+        """Return the update for a model; None if gradients are enabled or it does not apply."""
         strategy = getattr(model, "prediction_strategy", None)
-        # The exact type, as subclasses (interpolated, sparse) have other caches than a factor.
+        # Subclasses (interpolated, sparse) are excluded, since they do not cache a factor.
         is_usual = type(strategy) is DefaultPredictionStrategy and not torch.is_grad_enabled()
         return cls(strategy) if is_usual else None
 
@@ -46,7 +47,7 @@ class RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """The strategy with additional data; takes the arguments of GPyTorch's method."""
+        """Return the strategy with additional data, from the arguments of GPyTorch's method."""
         old = self._strategy
         # The factor of K + noise, from the cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root
@@ -82,7 +83,7 @@ class RowUpdate:
 
 
 def solved(cholesky: Tensor, column: Tensor) -> Tensor:
-    """``(L L^T)^-1`` times a column, ``... x n x 1``, for a lower factor ``L``.
+    """Return ``(L L^T)^-1`` times a column, ``... x n x 1``, for a lower factor ``L``.
 
     `torch.cholesky_solve` takes forty times as long for one column at ``n = 2000``.
     """
@@ -91,13 +92,13 @@ def solved(cholesky: Tensor, column: Tensor) -> Tensor:
 
 
 def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
-    """A lower factor ``n x n`` extended by ``k`` rows and columns.
+    """Return a lower factor ``n x n``, extended by ``k`` rows and columns.
 
-    ``cross``, ``k x n``, is the covariance of new and old points, and ``block``, ``k x k``, the
-    covariance of new points, with noise.
+    ``cross``, ``k x n``, is the covariance of new and old points. ``block``, ``k x k``, is the
+    covariance of the new points, including noise.
     """
-    # D - V^T V is the posterior covariance of the new points. Jitter is added if it is indefinite
-    # by rounding, as for repeated points.
+    # D - V^T V is the posterior covariance of the new points. Jitter is added if rounding errors
+    # make it indefinite, for example at repeated points.
     V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
     n, size = len(L), len(L) + len(block)
     root = L.new_zeros(size, size)

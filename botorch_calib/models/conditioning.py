@@ -1,4 +1,4 @@
-"""Condition models on noisy observations, and explain failures."""
+"""Conditioning of models on noisy observations, with errors that explain failures."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from botorch_calib.models.wrapper import WrapperModel
 
 
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    """``model.condition_on_observations``; ``model`` does not change, even after an error.
+    """Return a model conditioned on observations; ``model`` is unchanged, even after an error.
 
-    Exact Gaussian processes gain rows of their Cholesky factor. If ``X`` or ``Y`` require
-    gradients, predictions including variances are differentiable in them; GPyTorch's default is to
-    detach its caches. ``X`` is transformed like training inputs. ``noise``, if given, is the whole
-    variance of ``Y`` in the space of the targets, including a learned part.
+    For an exact Gaussian process, rows are added to its Cholesky factor. If ``X`` or ``Y`` requires
+    gradients, predicted means and variances are differentiable in it; by default, GPyTorch detaches
+    its caches. ``X`` is transformed like training inputs. ``noise``, if given, is the total noise
+    variance of ``Y`` in the space of the targets, including any learned part.
     """
     if isinstance(model, WrapperModel):  # its method calls this function with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
@@ -93,8 +93,9 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         conditioned: Any = twin.condition_on_observations(X, Y, **kwargs)
         strategy: Any = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
-            # Compute the weights of the mean here, with their graph. GPyTorch caches them under
-            # another name than it reads, so the first prediction would compute them detached.
+            # Compute the weights of the mean here, with their graph. GPyTorch writes them to its
+            # cache under one name and reads another name, so the first prediction would compute
+            # them again, and detach them.
             _ = strategy.mean_cache
     if learned is not None:
         rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
@@ -109,7 +110,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
-    """A copy with more data, for a model whose noise another model predicts."""
+    """Return a copy with more data of a model whose noise is predicted by another model."""
     model.eval()  # so that its training inputs are transformed
     twin = copy(model)
     twin._modules = dict(model._modules)
@@ -124,10 +125,10 @@ def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
 
 
 def _drop_graph_of_parameters(model: Any) -> None:
-    """Detach a model's cached factor, unless it depends on more than hyperparameters."""
-    # The first backward pass would free the graph of the cached factor, and a second would fail.
+    """Detach a model's cached factor, unless the model's data require gradients."""
+    # A first backward pass would free the graph of the cached factor, and a second pass would fail.
     strategy: Any = getattr(model, "prediction_strategy", None)
-    # The exact type, as subclasses have other caches than a factor.
+    # Subclasses are excluded, since they do not cache a factor.
     if type(strategy) is not DefaultPredictionStrategy or propagate_grads.on():
         return
     if any(values.requires_grad for values in (*model.train_inputs, model.train_targets)):
@@ -140,10 +141,11 @@ def _drop_graph_of_parameters(model: Any) -> None:
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-    """The ``noise`` a fixed-noise model needs to be conditioned, in the space of the targets.
+    """Return the argument ``noise`` to condition a model with given noise; empty for others.
 
-    The variance that the model learns is added to ``Yvar``. NaN is replaced by the mean of the
-    model's noise, except for a `PartlyKnownNoiseLikelihood`, which accepts NaN.
+    It is ``Yvar`` in the space of the targets, plus the variance that the model learns in addition.
+    NaN, the default, is replaced by the mean of the model's noise, except for a
+    `PartlyKnownNoiseLikelihood`, which accepts NaN.
     """
     likelihood = likelihood_of(model)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
@@ -161,7 +163,7 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
 
 
 def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """The model conditioned on observations ``n x d`` and ``n x 1``, with their `given_noise`.
+    """Return the model conditioned on observations ``n x d`` and ``n x 1``, with noise ``Yvar``.
 
     For an ensemble, ``Y`` may have different values for each member, ``num_members x n x 1``.
     """
@@ -179,17 +181,17 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 @torch.no_grad()
 def hallucinated(model: Any, X: Tensor) -> Model:
-    """The model conditioned on its posterior means at points ``n x d``."""
+    """Return the model conditioned on its posterior means at points ``n x d``."""
     return with_observations(model, X, model.posterior(X).mean)
 
 
 def learns_in_context(model: Any) -> bool:
-    """Whether a model reads its data in each prediction, like botorch_community's PFN models."""
+    """Whether each prediction takes the data as context, as in botorch_community's PFN models."""
     return all(hasattr(model, name) for name in ("pfn", "train_X", "train_Y"))
 
 
 def with_context(model: Any, X: Tensor, Y: Tensor) -> Any:
-    """A copy of a model that learns in context, with other data and the same network."""
+    """Return a copy of a model that learns in context, with other data and the same network."""
     other = copy(model)
     other.train_X, other.train_Y, other.train_Yvar = X, Y, torch.zeros_like(Y)
     other.transformed_X = model.transform_inputs(X)

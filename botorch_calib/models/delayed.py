@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 IMPUTATIONS = ("censor", "hallucinate", "none")
 HYPERPARAMETERS = ("observed", "censored")
 
-# Builds a fitted model from inputs ``n x d`` and values ``n x 1``.
+# A function that returns a model fitted to inputs ``n x d`` and values ``n x 1``.
 Fit = Callable[[Tensor, Tensor], Model]
 
 
@@ -46,34 +46,35 @@ class CensoredDelayModel(Surrogate):
 
         mu(x) = k(x)^T (K + noise)^{-1} y~,  cov(x, x') = k(x, x') - k(x)^T (K + noise)^{-1} k(x'),
 
-    where ``K`` is the covariance matrix of all queries. ``y~`` has the values of the queries, and
-    ``censor_value`` in place of missing values. Censoring lowers the mean around pending points, so
-    the search avoids them. (The paper's prior mean is zero; here it is the prior mean of the
-    model.) With ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the
+    where ``K`` is the covariance matrix of all queries. ``y~`` contains the observed values, and
+    ``censor_value`` for each missing value. Censoring lowers the mean around pending points, so the
+    search avoids them. (The paper assumes the prior mean zero; here the model's prior mean is
+    used.) With ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the
     variance and leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are
     ignored.
 
-    **Values that never arrive.** Expired queries (after the ledger's ``max_wait``) remain censored.
-    Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the ``censor_value`` ``c``
-    and the probability ``rho`` that a value arrives in time ([Verma2022]_, Theorem 1): see
-    `rescaling`. Hallucination leaves expired queries out.
+    **Values that never arrive.** A query that expires, after the ledger's ``max_wait``, remains
+    censored. The mean then estimates ``c + rho (f - c)`` instead of ``f``, where ``c`` is the
+    ``censor_value`` and ``rho`` is the probability that a value arrives in time ([Verma2022]_,
+    Theorem 1). `rescaling` corrects this. Hallucination ignores expired queries.
 
-    Hyperparameters and transforms come from ``model``, which is never modified, except that
-    `observe` updates the calibrator of a `CalibratedModel`. The two classes combine in either
-    order, with equal posteriors, and calibrators learn from observed data only.
+    The hyperparameters and transforms of ``model`` are used. ``model`` is not modified, except that
+    `observe` updates the calibrator of a `CalibratedModel`. A `CalibratedModel` can wrap a
+    `CensoredDelayModel` and vice versa, with equal posteriors. Calibrators learn from observed data
+    only.
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
             likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble, such as
             ``SaasFullyBayesianSingleTaskGP``; or a `CalibratedModel` of either.
-        X_pending: Points without a value yet, ``n x d``, before any input transform.
-        censor_value: The least value that the objective can take (for minimization, the greatest),
-            in units of the outcome. Needed to censor pending points.
-        imputation: Replacement of missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
+        X_pending: Pending points ``n x d``, before any input transform.
+        censor_value: The least value that the objective can take (for minimization, the greatest
+            value), in units of the outcome. It is needed to censor pending points.
+        imputation: Treatment of missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
 
     Raises:
-        UnsupportedError: For other models, for a `CensoredDelayModel` as ``model``, and for
-            hallucination with a nonlinear outcome transform.
+        UnsupportedError: If ``model`` is not supported, if it accounts for pending points already,
+            or if values are hallucinated under a nonlinear outcome transform.
         InputDataError: If ``censor_value`` is missing, or not finite after the outcome transform.
 
     Example:
@@ -120,23 +121,25 @@ class CensoredDelayModel(Surrogate):
     ) -> CensoredDelayModel:
         """Fit a model to the values in a ledger, and impute missing values.
 
-        Censoring applies to pending and expired queries (``ledger.incomplete``), and hallucination
-        to pending queries (``ledger.pending``).
+        Censoring applies to pending and expired queries (``ledger.incomplete``). Hallucination
+        applies to pending queries only (``ledger.pending``).
 
         Args:
             ledger: The ledger, whose ``censor_value`` is used.
-            fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double precision,
-                on the CPU).
+            fit: A function that returns a model fitted to inputs ``n x d`` and values ``n x 1``,
+                which are in double precision on the CPU.
             imputation: See the class.
-            hyperparameters: ``"observed"`` to call ``fit`` on the observed values or, as in the
-                paper, ``"censored"`` to call it on ``ledger.training_data``. Censored rows then
-                become pending points, which can be resolved and never enter a calibrator.
+            hyperparameters: The values to which ``fit`` is applied: ``"observed"`` for the observed
+                values or, as in the paper, ``"censored"`` for ``ledger.training_data``, which
+                includes censored values. In the result, censored rows are pending points, which can
+                be resolved, and from which no calibrator learns.
             now: Time at which the ledger is read (default: the current time).
 
         Raises:
-            InputDataError: If fewer than two values have arrived, or ``fit`` uses other inputs.
+            InputDataError: If fewer than two values have arrived, or if ``fit`` trains its model on
+                other inputs.
             UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` does not return an exact
-                Gaussian process. To calibrate, wrap the result instead.
+                Gaussian process. To calibrate, wrap the `CensoredDelayModel` instead.
         """
         ledger = ledger.snapshot()  # consistent even if other processes write to the ledger
         now = ledger.now() if now is None else now
@@ -145,25 +148,26 @@ class CensoredDelayModel(Surrogate):
         return cls(model, pending, ledger.censor_value, imputation)
 
     def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
-        """A ``posterior_transform`` that removes the bias of censoring values that never arrive.
+        """Return a ``posterior_transform`` that removes the bias due to values that never arrive.
 
-        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with ``nu`` of
-        `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
-        rho``: the transform divides the distance of the mean from ``c``, and the standard
-        deviation, by ``rho``. It changes predictions and expected improvement, but not the queries
-        of upper confidence bounds and Thompson sampling.
+        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma``, with the ``nu`` of
+        `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of
+        ``c + (mu - c) / rho``. The transform divides ``mu - c`` and the standard deviation by
+        ``rho``. It changes predictions and expected improvement, but not the points that upper
+        confidence bounds and Thompson sampling choose.
 
-        The theorem's prior mean is ``c``. Far from data, the mean returns to the model's prior mean
-        ``m``, and the rescaled mean to ``c + (m - c) / rho``. Therefore fit ``m`` to censored
-        values, too (``hyperparameters="censored"``), or let it be ``c``.
+        The theorem assumes the prior mean ``c``. Far from data, the mean approaches the model's
+        prior mean ``m``, and the rescaled mean approaches ``c + (m - c) / rho``. Therefore fit
+        ``m`` to data that include censored values (``hyperparameters="censored"``), or set it to
+        ``c``.
 
         Args:
-            arrival_probability: ``rho``, in (0, 1], such as the estimate by
+            arrival_probability: The probability ``rho``, in (0, 1], such as the estimate by
                 ``FeedbackLedger.arrival_probability``.
 
         Raises:
-            UnsupportedError: If the model does not censor, or its outcome transform is not affine,
-                as the mean shrinks in the space of the targets.
+            UnsupportedError: If the model does not censor, or if its outcome transform is not
+                affine. (Censoring shrinks the mean in the space of the targets.)
             InputDataError: If ``arrival_probability`` is not in (0, 1].
 
         Example:
@@ -188,10 +192,10 @@ class CensoredDelayModel(Surrogate):
         return ScalarizedPosteriorTransform(weight, self.censor_value * (1.0 - 1.0 / rho))
 
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
-        """The model after values of pending points have arrived.
+        """Return the model conditioned on values of pending points, which are no longer pending.
 
-        Takes the arguments of `with_observations`, but the rows of ``X`` must equal rows of
-        ``X_pending`` exactly; other rows raise ``InputDataError``.
+        This is `with_observations`, except that each row of ``X`` must equal a row of ``X_pending``
+        exactly. Other rows raise ``InputDataError``.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
@@ -207,7 +211,7 @@ class CensoredDelayModel(Surrogate):
         censor_value: float | None = None,
         imputation: str = "censor",
     ) -> dict[str, Any]:
-        """Arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data."""
+        """Return arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data."""
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),
             "X_pending": X_pending,
@@ -230,7 +234,7 @@ class CensoredDelayModel(Surrogate):
 
 
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
-    """Queries ``n x d`` of a ledger whose values are imputed.
+    """Return the queries ``n x d`` of a ledger whose missing values are imputed.
 
     Expired queries are censored, as in the paper, but not hallucinated.
     """
@@ -238,7 +242,7 @@ def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None
 
 
 def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: float | None) -> Any:
-    """A model of the ledger's observed data; see `CensoredDelayModel.from_ledger`."""
+    """Return a model of the ledger's observed data; see `CensoredDelayModel.from_ledger`."""
     check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
     X, Y = ledger.to_observations(now)
     if len(Y) < 2:
@@ -262,7 +266,7 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
 
 
 def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """A copy of a model trained on ``X`` with only some rows, and transforms fitted to all rows."""
+    """Return a copy of a model of ``X`` with only some ``rows``; its transforms do not change."""
     if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
         raise UnsupportedError(
             "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "

@@ -1,9 +1,9 @@
-"""`fit_in_logarithms`: fits by marginal likelihood in fewer steps, from several starts together.
+"""`fit_in_logarithms`: fast fits by marginal likelihood, from several starting points together.
 
-Noise and lengthscales of BoTorch's models have no transform, so BoTorch's search is slow: it takes
-about 45 evaluations, and a search over logarithms 15. With few data, the likelihood often has two
-maxima, with and without noise, and a search from a single start may end in the wrong one. Starts
-are a batch of models; with few data, two starts take as long as one.
+BoTorch's models store noise and lengthscales without a transform, so BoTorch's search is slow. It
+takes about 45 evaluations, whereas a search over logarithms takes about 15. With few data, the
+likelihood often has one maximum with noise and one without. A search from a single start may end at
+the lower one. The starts are a batch of models; with few data, two starts take as long as one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 Array = NDArray[np.float64]
 
-# Replaces a loss of NaN: line searches recover from a large loss, but not from NaN.
+# Loss in place of NaN: line searches recover from a large loss, but not from NaN.
 NONE = 1e10
 
 
@@ -37,15 +37,16 @@ def fit_in_logarithms(
     options: dict[str, Any] | None = None,
     timeout_sec: float | None = None,
 ) -> OptimizationResult:
-    """Maximise a marginal likelihood in logarithms of parameters with positive bounds.
+    """Maximise a marginal likelihood over logarithms of the parameters that have positive bounds.
 
-    It is an ``optimizer`` of ``fit_gpytorch_mll``. The models of a batch are starting points of
-    separate searches by BoTorch's L-BFGS-B. At the end all models have the best hyperparameters.
+    Pass this function to ``fit_gpytorch_mll`` as the ``optimizer``. The models of a batch are
+    starting points of separate searches by BoTorch's L-BFGS-B. At the end all models have the best
+    hyperparameters.
 
     Args:
-        mll: The likelihood of an exact Gaussian process, of standardised outcomes, whose batch
-            shape is the number of starts, or empty.
-        closure: None, as a closure would return only the sum of the losses.
+        mll: The marginal likelihood of an exact Gaussian process of standardised outcomes. Its
+            batch shape contains the number of starts, or is empty for one start.
+        closure: Must be None, since a closure returns only the sum of the losses.
         options: Arguments of ``fmin_l_bfgs_b_batched``, such as ``ftol``.
         timeout_sec: Seconds after which all searches stop.
 
@@ -53,7 +54,8 @@ def fit_in_logarithms(
         OptimizationWarning: If the time ran out, or all searches failed.
 
     Raises:
-        NotPSDError: If the likelihood fails at all starts; `fit_gpytorch_mll` then draws new ones.
+        NotPSDError: If no search finds a finite likelihood. ``fit_gpytorch_mll`` then draws new
+            starting points.
     """
     shape = mll.model.train_targets.shape[:-1]
     bounds: Any
@@ -80,7 +82,7 @@ def fit_in_logarithms(
     # In single precision, rounding errors of losses exceed L-BFGS-B's default tolerance.
     accuracy = max((torch.finfo(value.dtype).eps for value in parameters.values()), default=0.0)
     options = {"ftol": max(2.2e-9, 16.0 * accuracy), **(options or {})}
-    # Otherwise SciPy and torch compete for cores (see BoTorch).
+    # Without this limit, which BoTorch also sets, SciPy and torch compete for cores.
     with threadpool_limits(limits=1, user_api="blas"):
         x, values, results = fmin_l_bfgs_b_batched(
             in_logarithms,
@@ -94,7 +96,7 @@ def fit_in_logarithms(
     halted = np.array([each.status == 2 for each in results])
     is_late = np.array([each.message.startswith("STOP") for each in results]) & halted
     if (gave_up := halted & ~is_late).any():
-        # Then L-BFGS-B returns the last iterate with the value of a different point.
+        # A search that gave up returns its last iterate with the value of a different point.
         values[gave_up], _ = in_logarithms(x[gave_up], [*np.flatnonzero(gave_up)])
     best, runtime = values.argmin(), time.monotonic() - begun
     result = results[best]
@@ -107,7 +109,7 @@ def fit_in_logarithms(
         # `fit_gpytorch_mll` recognises this text, issues the warning, and accepts the fit.
         warning = f"Optimization timed out after {runtime:.3g} seconds."
         warnings.warn(warning, OptimizationWarning, stacklevel=2)
-    elif (gave_up | (values >= NONE)).all():  # otherwise the best value is at least a maximum
+    elif (gave_up | (values >= NONE)).all():  # otherwise at least one search did not fail
         status = OptimizationStatus.FAILURE
         warnings.warn(f"The fit failed: {result.message}.", OptimizationWarning, stacklevel=2)
     return OptimizationResult(result.nit, float(values[best]), status, runtime, result.message)
@@ -116,7 +118,10 @@ def fit_in_logarithms(
 def _losses_at(
     losses: BatchedNDarrayOptimizationClosure, rows: Array, starts: list[int]
 ) -> tuple[Array, Array]:
-    """Losses and gradients of some starts, each at a row of parameters; `NONE` after failures."""
+    """Return losses and gradients of some ``starts``, each at its row of parameters.
+
+    If a loss cannot be computed, it is `NONE`, and its gradient is 0.
+    """
     everywhere = np.repeat(rows[:1], losses.batch_size, axis=0)
     everywhere[starts] = rows
     try:

@@ -1,4 +1,4 @@
-"""A model's data, to recognise observations that are passed a second time."""
+"""Recognition of observations that a model's data already contain."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import raw_train_inputs
 
-#: Relative error of a number rounded to six digits; and the fraction of the data's range above
-#: which a difference is not a rounding error, even of large numbers.
+#: `SIX_DIGITS` is the largest relative error of rounding to six digits. Differences above the
+#: fraction `MOST_OF_RANGE` of the data's range are not rounding errors, even for large numbers.
 SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
 
 
 class KnownData:
-    """Observations ``n x d`` and ``n x 1``; each can be taken once."""
+    """Observations at points ``n x d`` with values ``n x 1``; each can be matched once."""
 
     def __init__(self, X: Tensor, Y: Tensor) -> None:
         self.values: dict[tuple[float, ...], list[float]] = defaultdict(list)
@@ -35,17 +35,17 @@ class KnownData:
         self._range = float(Y.max() - Y.min()) if len(Y) else 0.0
 
     def rounding_of(self, y: float) -> float:
-        """The largest difference between ``y`` and its value rounded to six digits."""
+        """Return the largest difference that counts as an error of rounding ``y`` to six digits."""
         return max(self.rounding, min(SIX_DIGITS * abs(y), MOST_OF_RANGE * self._range))
 
     def take(
         self, point: Sequence[float], y: float | None, rounded: bool = False, side: int = 0
     ) -> bool:
-        """Remove the last observation of a point with the value ``y``; returns whether it exists.
+        """Remove the last observation of ``point`` with the value ``y``; return whether it existed.
 
-        With ``y=None`` any value matches, and with ``rounded`` point and value need to agree to six
-        digits only. If ``y`` is a bound, any value on the ``side`` of the outcome, 1 above or -1
-        below, matches, as it may be a stand-in.
+        With ``y=None`` any value matches. With ``rounded`` a point and a value that agree to six
+        digits match, too. If the outcome is known only to be above ``y`` (``side=1``) or below
+        ``y`` (``side=-1``), any value on that side matches, as it may be a stand-in.
         """
         own = self.values.get(tuple(point), [])
         if self._take_of(own, y, self.rounding, side):
@@ -61,9 +61,10 @@ class KnownData:
         observations: Iterable[tuple[Sequence[float], float | None, int]],
         rounded: bool = False,
     ) -> list[bool]:
-        """`take` each point with its value and side; returns, in their order, which existed.
+        """Call `take` for each point, value and side; return, in the given order, which existed.
 
-        Exact values come first: a bound matches any value beyond it, and None matches every value.
+        Exact values are matched first, then bounds, which match any value beyond them, and last
+        None, which matches any value.
         """
         listed = [*enumerate(observations)]
         listed.sort(key=lambda each: (each[1][1] is None, each[1][2] != 0))
@@ -81,11 +82,11 @@ class KnownData:
 
     @cached_property
     def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64]]:
-        """All points, as dictionary keys and as a matrix."""
+        """All points, as a list of the dictionary's keys and as a matrix."""
         return [*self.values], np.array([*self.values], dtype=np.float64)
 
     def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
-        """The data's points that agree with ``point`` to six digits."""
+        """Return the points of the data that agree with ``point`` to six digits."""
         points, table = self._known
         if len(point) != table.shape[-1]:
             return []
@@ -107,9 +108,10 @@ def train_data(process: Any) -> tuple[Tensor, Tensor]:
 def without_known(
     process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Remove observations that are among a process's data; each datum matches one observation.
+    """Return the observations that a process's data do not contain yet.
 
-    For outcomes known only to be beyond ``Y``, on one of the ``sides``, the data have stand-ins.
+    Each row of the data matches at most one observation. ``sides``, ``n x 1``, are 1 or -1 for
+    outcomes that are known only to be above or below ``Y``; the data contain stand-ins for them.
 
     Warns:
         CalibrationWarning: If observations are removed.

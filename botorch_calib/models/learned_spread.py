@@ -18,48 +18,51 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior variances of the level of ``g`` and variations around the level, and the prior
-# probability that ``g`` is constant.
+# Prior of ``g``: `LEVEL` is the variance of its level. `VARYING` are the variances that are tried
+# for its variation around the level. `CONSTANT` is the probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
-# Residuals are clamped at this number of deviations, to limit the effect of outliers.
+# Residuals are clamped at this number of standard deviations, to limit the effect of outliers.
 _MOST_DEVIATIONS = 4.0
-# Fisher scoring: number of steps, longest step of ``g``, step at which it stops, and most halvings
+# Fisher scoring: `_STEPS` and `_HALVINGS` limit the number of steps and of halvings of a step.
+# `_LONGEST` limits the change of ``g`` in a step. At a change below `_SHORTEST` the search stops.
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
-# Logarithm of the factor of all lengthscales that is tried, and its largest permitted gain. (From a
-# gain of 7.3 on, `sharpened` corrects lengthscales.)
+# A model is refused if multiplying all lengthscales by ``exp(_SHORTER)`` raises its log likelihood
+# by more than `_GAIN`. (`sharpened` makes this correction from a gain of 7.3 on.)
 _SHORTER, _GAIN = -0.9, 8.0
 
 
 @torch.no_grad()
 def with_learned_spread(model: Any) -> Any:
-    r"""A copy of a Gaussian process with noise that depends on the input, learned from its data.
+    r"""Return a copy of a Gaussian process with input-dependent noise, learned from its data.
 
-    The noise variance is ``sigma^2 exp g(x)``, with the process's ``sigma^2``. The model of
-    leave-one-out residuals is ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, with the variance ``v_i``
-    of the value without noise. There are five hypotheses about ``g``: a constant, with prior
-    variance 0.25 and prior probability one half; or a constant plus a Gaussian process with
-    variance 0.5 or 2 and a lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. ``g`` is
-    the average of the five posterior modes, weighted by their Laplace evidences and clamped to
-    [-5, 3]. A second round repeats this with the residuals under the learned noise.
+    The noise variance is ``sigma^2 exp g(x)``, where ``sigma^2`` is the process's noise variance.
+    The model of leave-one-out residuals is ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, where ``v_i``
+    is the predictive variance without noise. There are five hypotheses about ``g``. In the first,
+    which has prior probability one half, ``g`` is a constant with prior variance 0.25. In each of
+    the others, ``g`` is such a constant plus a Gaussian process with variance 0.5 or 2 and a
+    lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. The learned ``g`` is the average
+    of the five posterior modes, weighted by their Laplace evidences and clamped to [-5, 3]. A
+    second round repeats this with the residuals under the noise of the first round.
 
-    The result predicts, learns and is saved like any model. Later observations and
+    The copy can be used like any BoTorch model. Later observations and
     ``posterior(X, observation_noise=True)`` have the noise at their inputs. Learn the noise again
-    every fifth round. Hyperparameters do not change; fitting them with this noise gains nothing.
-    ``likelihood.constant_probability`` is the posterior probability that the noise is constant, if
-    ``sigma^2`` is about right. It is also near 0 if there is no noise, or ``sigma^2`` is ten
-    times too large or too small.
+    every fifth round. Hyperparameters are not changed; a refit with this noise does not improve
+    them. If ``sigma^2`` is about correct, ``likelihood.constant_probability`` is the posterior
+    probability that the noise is constant. It is also near 0 if there is no noise, or if
+    ``sigma^2`` is ten times too large or too small.
 
     Args:
         model: An exact Gaussian process with one output, one noise variance and its training data,
-            such as a fitted ``SingleTaskGP``; inputs in the unit cube, as after ``Normalize``. It
-            is not changed, and shares its data with the copy.
+            such as a fitted ``SingleTaskGP``. Its transformed inputs must be in the unit cube, as
+            after ``Normalize``. It is not changed, and shares its data with the copy.
 
     Raises:
-        UnsupportedError: If the model is not supported, or too smooth, so that the learned noise
-            would compensate for its errors. It is too smooth if 0.41 times its lengthscales make
-            the data ``e^8`` times as likely, with the learned noise in both cases. In two
-            dimensions, with lengthscales three times too long, 7, 73 and 98 % of functions were
-            refused with 20, 40 and 80 data (of 200 each); with right lengthscales, none of 2,400.
+        UnsupportedError: If the model is not supported, or if it is too smooth, so that the learned
+            noise would compensate for its errors. A model is too smooth if 0.41 times its
+            lengthscales make the data ``e^8`` times as likely, with the learned noise in both
+            cases. In a two-dimensional test with lengthscales three times too long, 7, 73 and 98 %
+            of 200 models were refused at 20, 40 and 80 data points, respectively. With correct
+            lengthscales, none of 2,400 models was refused.
 
     Example:
         >>> spread = with_learned_spread(gp)
@@ -106,11 +109,12 @@ def with_learned_spread(model: Any) -> Any:
 def _posterior_modes(
     priors: Tensor, residuals: Tensor, variances: Tensor, noise: Tensor, start: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Modes ``g = prior a`` of ``h`` hypotheses, as ``a``, ``h x n``, and their log evidences.
+    """Return the posterior modes of ``g`` under ``h`` hypotheses, and the log evidences ``h``.
 
-    They are found by Fisher scoring from ``start``. The priors, ``h x n x n``, are never inverted,
-    since the prior of a constant is singular. A step is halved while it lowers the posterior
-    density: if residuals are far smaller than the noise, full steps circle around the mode.
+    A mode is ``g = prior a``, and is returned as ``a``, in a tensor ``h x n``. Fisher scoring
+    starts from ``start``. The prior covariances, ``h x n x n``, are never inverted, since the
+    covariance of a constant is singular. A step is halved while it lowers the posterior density: if
+    residuals are far smaller than the noise, full steps oscillate around the mode.
     """
     squares = residuals.square().clamp_max(_MOST_DEVIATIONS**2 * (variances + noise))
     eye = torch.eye(len(squares)).to(priors)
@@ -145,7 +149,10 @@ def _posterior_modes(
 
 
 def _check_lengthscales(model: Any) -> None:
-    """Raise ``UnsupportedError`` if lengthscales are too long, at the best factor of the noise."""
+    """Raise ``UnsupportedError`` if shorter lengthscales are much more likely, given the data.
+
+    Each likelihood is the largest one over factors of the noise variance.
+    """
     given = [(parameter, parameter.clone()) for parameter in model.parameters()]
     cost = costs_by_noise(model).min()
     scaled_lengthscales(model)(torch.tensor(_SHORTER))

@@ -8,25 +8,26 @@ from collections import defaultdict, deque
 import torch
 from torch import Tensor
 
-# In units of the box: smaller differences are rounding errors, such as of multiples of a step.
+# Smaller differences, as fractions of a parameter's range, are rounding errors.
 ROUNDED = 1e-9
 
 
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
-    """Whether each of the points ``batch_shape x d`` equals a row of ``others``: ``batch_shape``.
+    """Whether each of the points, ``batch_shape x d``, equals a row of ``others``, ``n x d``.
 
-    Equal points differ by at most the tolerance in each element. ``others`` are ``n x d``.
+    The result has the shape ``batch_shape``. Points are equal if they differ by at most the
+    tolerance in each element.
     """
-    # The maximum norm takes differences of elements, without a sum of products that loses digits.
+    # The maximum norm uses differences of elements. A sum of products would lose digits.
     apart = torch.cdist(points.reshape(-1, points.shape[-1]), others, p=math.inf)
     return (apart <= tolerance).any(dim=-1).reshape(points.shape[:-1])
 
 
 def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
-    """Index in ``table`` (``n x d``) of each of the ``rows`` (``k x d``), by exact equality.
+    """Return for each of the ``rows``, ``k x d``, the index of an equal row of a table ``n x d``.
 
-    A row without a match has None. Each row of the table matches at most once, and equal rows of
-    the table match in their order.
+    The index is None if no row of the table is equal. Each row of the table is matched at most
+    once, and equal rows of the table are matched in their order.
     """
     places: dict[tuple[float, ...], deque[int]] = defaultdict(deque)
     for index, entry in enumerate(table.tolist()):
@@ -36,7 +37,7 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
 
 
 def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
-    """The first index of each distinct row of ``n x d``."""
+    """Return the first index of each distinct row of a tensor ``n x d``."""
     places: dict[tuple[float, ...], int] = {}
     for index, row in enumerate(rows.tolist()):
         places.setdefault(tuple(row), index)
@@ -44,6 +45,6 @@ def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
 
 
 def first_appearances(points: Tensor) -> Tensor:
-    """For each row of ``n x d``, the index of the first equal row: ``n``."""
+    """Return, for each row of a tensor ``n x d``, the index of the first equal row: ``n``."""
     places = first_places(points)
     return torch.tensor([places[tuple(row)] for row in points.tolist()], device=points.device)

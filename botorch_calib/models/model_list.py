@@ -37,15 +37,16 @@ from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorLis
 class CalibratedModelList(ModelList):
     """A model with several independent outputs, each calibrated or not.
 
-    It replaces a ``ModelListGP``: BoTorch's Monte Carlo acquisition functions of several outcomes,
-    pending points, noise tensors and fantasies work in the same way. Without calibrators, values
-    are the same. The joint posterior is not normal: for weighted sums of outcomes pass an
-    ``objective`` instead of a ``posterior_transform``, and for entropy search `gaussian_model`.
+    It can replace a ``ModelListGP``: BoTorch's Monte Carlo acquisition functions of several
+    outcomes, pending points, noise tensors and fantasies work in the same way. Without calibrators
+    they give the same values. With calibrators the joint posterior is not normal. For weighted sums
+    of outcomes, pass an ``objective`` instead of a ``posterior_transform``. For entropy search,
+    pass `gaussian_model`.
 
     Args:
-        models: A model with one output for each outcome: a `CalibratedModel`, a
-            `CensoredDelayModel`, a Gaussian model, or a ``DeterministicModel``; no ensembles. Their
-            training inputs may differ.
+        models: One model with a single output for each outcome. It may be a `CalibratedModel`, a
+            `CensoredDelayModel`, a Gaussian model, or a ``DeterministicModel``, but not an
+            ensemble. The models may have different training inputs.
 
     Raises:
         UnsupportedError: If no model is given, or a model has several outputs or is an ensemble.
@@ -58,7 +59,7 @@ class CalibratedModelList(ModelList):
 
     models: Any  # a ``ModuleList`` of models
 
-    # See `WrapperModel`.
+    # For the reason see `WrapperModel`.
     _supports_cache_root = False
 
     def __init__(self, *models: Model) -> None:
@@ -83,9 +84,9 @@ class CalibratedModelList(ModelList):
         ``model`` is a ``ModelListGP`` or ``ModelList`` of models that
         `CalibratedModel.from_history` accepts, or a model with a batch of independent outputs, such
         as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome. It may
-        be a sequence that has, for each outcome, a calibrator or None for no calibration. For other
-        arguments see `CalibratedModel.from_history`; if they differ between outcomes, pass
-        `CalibratedModel` objects to the constructor.
+        also be a sequence with one element for each outcome: a calibrator, or None for no
+        calibration. For other arguments see `CalibratedModel.from_history`. If they differ between
+        outcomes, pass `CalibratedModel` objects to the constructor.
 
         Raises:
             UnsupportedError: If a model cannot be calibrated, or its outputs are correlated.
@@ -108,7 +109,7 @@ class CalibratedModelList(ModelList):
 
     @property
     def gaussian_model(self) -> ModelListGP:
-        """The Gaussian processes inside, given pending points, without calibration."""
+        """The Gaussian processes, conditioned on pending points, without calibration."""
         return ModelListGP(*(getattr(model, "gaussian_model", model) for model in self.models))
 
     @property
@@ -127,10 +128,11 @@ class CalibratedModelList(ModelList):
         posterior_transform: PosteriorTransform | None = None,
         baseline: Tensor | None = None,
     ) -> Any:
-        """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
+        """Return a `CalibratedPosteriorList` of the outcomes at ``X``, ``batch_shape x q x d``.
 
-        For arguments see `CalibratedModel.posterior`. With a ``posterior_transform``, a
-        ``ScalarizedPosteriorTransform`` with one nonzero weight, it is this outcome's posterior.
+        For arguments see `CalibratedModel.posterior`. A ``posterior_transform`` must be a
+        ``ScalarizedPosteriorTransform`` with one nonzero weight; the result is then the transformed
+        posterior of the outcome with this weight.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -171,7 +173,7 @@ class CalibratedModelList(ModelList):
         evaluation_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CalibratedModelList:
-        """The model conditioned on draws from its posterior at ``X``.
+        """Return the model conditioned on draws from its posterior at ``X``.
 
         For arguments see ``ModelListGP``. The ``sampler`` draws all outcomes together, with
         independent base samples, or is a ``ListSampler`` with a sampler for each outcome. An
@@ -179,7 +181,8 @@ class CalibratedModelList(ModelList):
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")
-            # BoTorch needs an evaluated model, and does not evaluate it without points in the mask.
+            # BoTorch needs models that have been evaluated. It does not evaluate a model itself if
+            # the mask selects none of its points.
             if getattr(model, "prediction_strategy", sampler) is None:
                 with torch.no_grad():
                     model.posterior(X)
@@ -199,10 +202,11 @@ class CalibratedModelList(ModelList):
     def condition_on_observations(
         self, X: Tensor | Sequence[Tensor], Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> CalibratedModelList:
-        """The model conditioned on fantasies or imputed values, with unchanged calibrators.
+        """Return the model conditioned on fantasies or imputed values; calibrators do not change.
 
-        For arguments see ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or a tensor for
-        each outcome; ``Y`` and the variances ``noise`` are ``batch_shape' x n' x m``.
+        For arguments see ``ModelListGP``. ``X`` is ``batch_shape x n' x d``, or a sequence with
+        such a tensor for each outcome. ``Y`` and the variances ``noise`` are
+        ``batch_shape' x n' x m``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
@@ -231,7 +235,7 @@ class CalibratedModelList(ModelList):
             condition: Whether to also condition the models.
 
         Raises:
-            InputDataError: If an argument is malformed. Then no model has changed.
+            InputDataError: If an argument is malformed. In this case no model is changed.
             UnsupportedError: If a model is batched or cannot be conditioned.
         """
         check_flag("condition", condition)
@@ -281,7 +285,7 @@ def _check_member(model: Any) -> None:
 
 
 def _models_of_outcomes(model: Any) -> list[Model]:
-    """Single-output models of a list or a batch of independent outputs."""
+    """Return the single-output models of a list, or of a model with independent outputs."""
     if isinstance(model, ModelList):
         return [part for each in model.models for part in _models_of_outcomes(each)]
     if model.num_outputs == 1:
@@ -298,7 +302,7 @@ def _models_of_outcomes(model: Any) -> list[Model]:
 def _of_sole_outcome(
     transform: PosteriorTransform, num: int
 ) -> tuple[int, ScalarizedPosteriorTransform]:
-    """The index of the only outcome that a transform depends on, and its transform."""
+    """Return the index of the only outcome on which a transform depends, and its own transform."""
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights: Any = transform.weights
         places = weights.nonzero().flatten().tolist()

@@ -19,7 +19,7 @@ from torch import Tensor
 from botorch_calib._validation import check_numbers, check_variances
 from botorch_calib.models.wrapper import check_output_indices
 
-# Variance of a member's value in units of the noise variance: almost 0, but positive.
+# Ratio of the variance of a member's value to the noise variance: almost 0, but positive.
 _LEAST = 1e-10
 
 
@@ -27,15 +27,17 @@ class NoisyEnsemble(Model):
     """An ``EnsembleModel`` whose members predict observations ``N(value, noise variance)``.
 
     Forests and deep ensembles predict only values, not a distribution of observations that a
-    calibrator could correct. With a noise variance they predict a mixture, like a fully Bayesian
-    model. A `CalibratedModel` of the result needs ``denoise=False``, since it corrects the
-    distribution of observations, not of the objective. It learns by `CalibratedModel.observe` with
-    ``condition=False``; `CalibratedModel.with_model` replaces the ensemble after a refit.
+    calibrator could correct. With a noise variance they predict a mixture of normal distributions,
+    like a fully Bayesian model. A `CalibratedModel` of the result needs ``denoise=False``, since it
+    corrects the distribution of observations, not the distribution of the objective. Update it by
+    `CalibratedModel.observe` with ``condition=False``. After a refit, replace the ensemble by
+    `CalibratedModel.with_model`.
 
     Args:
-        model: An ensemble with one output and equal weights, and any input and outcome transform.
+        model: An ensemble with one output and equal weights. It may have an input transform and an
+            outcome transform.
         noise_variance: Variance of the observation noise, in squared units of the outcome: a
-            number, or a number for each member.
+            number, or a tensor with a number for each member.
 
     Example:
         >>> class Forest(EnsembleModel):
@@ -82,7 +84,7 @@ class NoisyEnsemble(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The ensemble's batch shape, without the dimension of members."""
+        """The ensemble's batch shape, which is empty, as it excludes the dimension of members."""
         return torch.Size()
 
     def transform_inputs(self, X: Tensor, input_transform: Any = None) -> Tensor:
@@ -95,9 +97,10 @@ class NoisyEnsemble(Model):
         observation_noise: bool = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GPyTorchPosterior:
-        """The members' posteriors, ``batch_shape x num_members x q x 1``, at ``... x q x d``.
+        """Return the members' posteriors, ``batch_shape x num_members x q x 1``.
 
-        With ``observation_noise`` they are the posteriors of observations.
+        ``X`` is ``batch_shape x q x d``. With ``observation_noise`` they are the posteriors of
+        observations; otherwise their variances are almost 0.
         """
         check_output_indices(output_indices)
         values = self.model.posterior(X).values.squeeze(-1)

@@ -1,7 +1,8 @@
 """Outcome transforms as increasing maps, and checks that they increase.
 
-Increasing maps do not change the normal score of an observation. So a model with an increasing
-outcome transform is calibrated in the space of its targets, and the result is mapped back.
+An increasing map does not change the normal score of an observation. Therefore a model with an
+increasing outcome transform is calibrated in the space of its targets, and the result is mapped
+back to outcomes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from botorch_calib.models.process import inputs_of_transform, like
 from botorch_calib.posteriors import OutcomeMap
 from botorch_calib.posteriors.outcome_maps import Affine
 
-# Distance from the data, in units of their range, up to which a user's transform must increase
+# Transforms are checked up to this distance from the training targets, in units of their range.
 _BEYOND = 3.0
-_CHECKED = 129
+_CHECKED = 129  # number of points at which a transform is checked
 _FARTHEST = 1e30  # a target that represents infinity
 
 
@@ -37,10 +38,10 @@ def has_affine_outcomes(model: object) -> bool:
 
 
 class InverseTransform(OutcomeMap):
-    """The inverse of a model's outcome transform, from targets in eval mode to outcomes.
+    """The inverse of a model's outcome transform: a map from targets (in eval mode) to outcomes.
 
-    A transform that depends on inputs is taken at the points ``X``, ``batch_shape x q x d``, with
-    all columns of the model (default: the training inputs).
+    If the transform depends on inputs, the map is for the points ``X``, ``batch_shape x q x d``,
+    with all columns of the model (default: the training inputs).
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -53,9 +54,10 @@ class InverseTransform(OutcomeMap):
         return latent
 
     def latent(self, outcome: Tensor) -> Tensor:
-        """The greatest targets with at most the given outcomes; infinite beyond all outcomes.
+        """Return the greatest targets whose outcomes do not exceed the given outcomes.
 
-        If the inverse is constant in a tail, the extreme outcome has positive probability.
+        They are ``-inf`` below all outcomes of the map, and ``inf`` from its greatest outcome on.
+        If the map is constant in a tail, its extreme outcome has positive probability.
         """
         target = self.target(outcome)
         with torch.no_grad():
@@ -66,7 +68,10 @@ class InverseTransform(OutcomeMap):
 
     @torch.no_grad()
     def kinks(self, ref: Tensor) -> Tensor | None:
-        """Targets at which a power or ``Bilog`` has a kink, or a user's map becomes constant."""
+        """Return the targets at which the map has kinks, in order; None if it has none.
+
+        A ``Power`` or ``Bilog`` has a kink at 0. A user's map has a kink where it becomes constant.
+        """
         found = []
         for i, part in enumerate(self._parts):
             if type(part) is Log or part._is_linear:
@@ -82,17 +87,18 @@ class InverseTransform(OutcomeMap):
         return torch.stack(torch.broadcast_tensors(*found)).sort(dim=0).values if found else None
 
     def target(self, outcome: Tensor) -> Tensor:
-        """Targets of observations; NaN outside the domain of the outcome transform."""
+        """Return the targets of observations; NaN outside the domain of the outcome transform."""
         for part in self._parts:
             outcome = _forward(part, outcome, self._inputs)
         return outcome
 
 
 def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
-    """The map from a process's targets in eval mode to outcomes; `Affine` if possible.
+    """Return the inverse of a process's outcome transform: a map from targets to outcomes.
 
-    It is the inverse of the outcome transform. A transform that depends on inputs is taken at
-    ``X``, ``... x d``, with all columns of the process (default: the training inputs).
+    It is an `Affine` for affine transforms, and an `InverseTransform` for others. If the transform
+    depends on inputs, the map is for the points ``X``, ``... x d``, with all columns of the process
+    (default: the training inputs).
     """
     transform = outcome_transform_of(process)
     if transform is None:
@@ -104,7 +110,7 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     strata = inputs_of_transform(process, X)
     ref = strata.get("X", process.train_targets)
     ones = ref.new_ones(*ref.shape[:-1], 1) if strata else ref.new_ones(1, 1)
-    # The unit is computed from variances: a difference of two values would lose digits.
+    # The scale factor is computed from variances: a difference of two values would lose digits.
     offset, squares = transform.untransform(torch.zeros_like(ones), ones, **strata)
     if squares is None:
         raise _not_affine(process)
@@ -119,7 +125,9 @@ def _not_affine(process: Any) -> UnsupportedError:
 
 
 def unit_of_targets(process: Any) -> Tensor:
-    """The unit of the training targets in units of the outcome: ``1 x 1``, or ``n x 1`` by strata.
+    """Return the scale factor from training targets to outcomes, ``1 x 1``.
+
+    It is ``n x 1`` if the outcome transform depends on inputs.
 
     Raises:
         UnsupportedError: If the outcome transform is not affine.
@@ -135,7 +143,11 @@ def unit_of_targets(process: Any) -> Tensor:
 
 
 def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
-    """The targets of observations ``n x 1``; errors refer to the argument by ``name``."""
+    """Return the targets of observations ``n x 1``; ``name`` is their name in errors.
+
+    Raises:
+        InputDataError: If a value is outside the domain of the outcome transform.
+    """
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]
@@ -148,13 +160,13 @@ def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
 
 
 def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
-    """Raise ``InputDataError`` if values have no targets; see `targets_of`."""
+    """Raise ``InputDataError`` if a value is outside the domain of the outcome transform."""
     if not has_affine_outcomes(model):
         targets_of(model, X, Y, name)
 
 
 def raw_train_targets(model: Any) -> Tensor:
-    """Training outcomes of a single-output model in units of the outcome, ``n x 1``."""
+    """Return the training outcomes of a single-output model, ``n x 1``, before any transform."""
     targets: Tensor = model.train_targets.unsqueeze(-1)
     is_plain = outcome_transform_of(model) is None
     return targets if is_plain else InverseTransform(model).outcome(targets)
@@ -169,8 +181,8 @@ def transform_name(model: Any) -> str:
 def check_increasing(model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model's outcome transform increases.
 
-    The inverse must increase in the range of the training targets. Up to three times this range
-    beyond them, where predictions are likely, it must not decrease.
+    The inverse must increase strictly within the range of the training targets. Within three times
+    this range on either side, where predictions are likely, it must not decrease.
     """
     transform = outcome_transform_of(model)
     if transform is None or type(transform) is Standardize:
@@ -209,7 +221,7 @@ def check_increasing(model: Any) -> None:
 
 
 def _parts_of(transform: Any) -> Iterator[OutcomeTransform]:
-    """The parts of a transform, of nested chains as well, in the order of application."""
+    """Yield the parts of a transform, including nested chains, in the order of application."""
     if isinstance(transform, ChainedOutcomeTransform):
         for part in transform.values():
             yield from _parts_of(part)

@@ -25,17 +25,17 @@ from torch.nn import Module
 class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
     """Gaussian noise with known variances for some rows, and a learned variance for all others.
 
-    As in a ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` has the given variances, in the
-    space of the targets, and calls accept ``noise=`` for other points. In both, NaN represents the
-    learned variance. The attribute ``noise`` is the learned variance for each row, that is, for a
-    *new* observation: BoTorch takes its mean for predictions and fantasies.
+    As in a ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` contains the given variances in
+    the space of the targets, and calls accept ``noise=`` for other points. NaN in either tensor
+    means the learned variance. The attribute ``noise`` is the learned variance, repeated for each
+    row: BoTorch uses its mean as the noise of *new* observations, in predictions and fantasies.
 
     Args:
         noise: Variances ``batch_shape x n`` in the space of the targets, NaN if unknown. If the
             model standardizes its outcome, divide them by the squared ``stdvs``;
             `PartlyKnownNoiseGP` does this itself.
-        unknown: The likelihood with the variance, prior and constraint of unknown noise (default:
-            the likelihood of BoTorch's models). It is shared, not copied.
+        unknown: A likelihood whose variance, prior and constraint are used for unknown noise
+            (default: the likelihood of BoTorch's models). It is shared, not copied.
 
     Example:
         >>> noise = torch.full((20,), 0.01, dtype=torch.double)
@@ -59,7 +59,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         return learned.expand(torch.broadcast_shapes(learned.shape, given.shape))
 
     def get_fantasy_likelihood(self, **kwargs: Any) -> PartlyKnownNoiseLikelihood:
-        """As in GPyTorch; the variances ``noise`` of additional rows may be NaN."""
+        """Return the likelihood with additional rows, whose variances ``noise`` may be NaN."""
         likelihood: Any = super().get_fantasy_likelihood(**kwargs)
         learned = deepcopy(self.noise_covar.unknown)
         likelihood.noise_covar = _PartlyKnownNoise(likelihood.noise_covar.noise, learned)
@@ -67,7 +67,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
 
 
 class _PartlyKnownNoise(FixedGaussianNoise):
-    """Given variances, with a learned variance for NaN and for rows outside the training data."""
+    """Given noise variances; a learned variance replaces NaN, and is used for new rows."""
 
     def __init__(self, noise: Tensor, unknown: HomoskedasticNoise) -> None:
         super().__init__(noise)
@@ -84,7 +84,7 @@ class _PartlyKnownNoise(FixedGaussianNoise):
             if shape is None:
                 X = params[0] if isinstance(params[0], Tensor) else params[0][0]
                 shape = X.shape[:-1]
-            noise = self.noise  # as in GPyTorch, equally many points count as the rows
+            noise = self.noise  # as in GPyTorch, an equal number of points counts as the same rows
             if shape[-1] != noise.shape[-1]:
                 noise = noise.new_full(shape, torch.nan)
         return DiagLinearOperator(torch.where(noise.isnan(), self.unknown.noise, noise))
@@ -96,8 +96,8 @@ class PartlyKnownNoiseGP(SingleTaskGP):
     Rows with NaN in ``train_Yvar`` share a noise variance, which is fitted with the
     hyperparameters. New observations have this variance, too, unless
     ``condition_on_observations(X, Y, noise=...)`` or ``CalibratedModel.observe(X, Y, Yvar)`` gives
-    another; NaN means unknown there as well. If all variances are known, or ``train_Yvar`` is None,
-    the model equals ``SingleTaskGP``. ::
+    another variance. NaN means unknown there as well. If all variances are known, or ``train_Yvar``
+    is None, the model equals ``SingleTaskGP``. ::
 
         gp = PartlyKnownNoiseGP(X, Y, Yvar)  # n x 1, NaN if unknown
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
@@ -141,7 +141,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
                 f"got a {type(likelihood).__name__}."
             )
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
-        # BoTorch refuses NaN, so the model is made without variances.
+        # BoTorch refuses NaN, so the model is first made without variances.
         super().__init__(train_X, train_Y, None, likelihood, *parts)
         Yvar: Any
         Y, Yvar = train_Y, train_Yvar
@@ -156,7 +156,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
             places["likelihood.noise_covar.unknown.raw_noise"] = place
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load the state of a model, also with other data, as in the folds of a cross-validation.
+        """Load the state of a model, which may have other data, as in cross-validation.
 
         If all variances of this model are known, the learned variance in ``state_dict`` is ignored.
         """
@@ -165,10 +165,10 @@ class PartlyKnownNoiseGP(SingleTaskGP):
             state_dict = {k: v for k, v in state_dict.items() if not k.startswith(learned)}
         return super().load_state_dict(state_dict, *args, **kwargs)
 
-    def condition_on_observations(  # type: ignore[override]  # BoTorch's differ themselves
+    def condition_on_observations(  # type: ignore[override]  # as BoTorch's own overrides
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> Model:
-        """As in BoTorch; unknown ``noise`` is None or NaN."""
+        """Return the model conditioned on observations; unknown ``noise`` is None or NaN."""
         if isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
             noise = torch.full_like(Y, torch.nan) if noise is None else noise
         elif isinstance(self.likelihood, FixedNoiseGaussianLikelihood):

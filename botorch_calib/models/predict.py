@@ -1,24 +1,25 @@
 r"""`predict`: a model's prediction at points; `history`: its past predictions of training data.
 
-This is the only module that distinguishes how models predict. Predictions are in the space of the
-targets, before the inverse of the outcome transform; see `Prediction`.
+This is the only module in which the prediction depends on the kind of model. Predictions are in the
+space of the targets, before the inverse of the outcome transform is applied; see `Prediction`.
 
-*Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates ``batch_shape x
-1 x d`` as joint posteriors of one point each. Here all points are rows of one matrix.
-``K + noise = L L^T`` is factorised once, and
+*Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates points
+``batch_shape x 1 x d`` as a batch of joint posteriors of one point each. Here all points are rows
+of one matrix. ``K + noise = L L^T`` is factorised once, and
 
     ``k = k(X_train, x)``, ``w = L^{-1} k``,
     ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
 
-Joint posteriors have this covariance among the points of a batch; single points have a variance.
-Mean, kernel and input transform are the model's modules. All modules are supported that GPyTorch
-evaluates on rectangles and diagonals: mixed and multi-task inputs, learned warps, custom kernels.
-Triangular solves, instead of an inverse, preserve the digits of small variances.
+A joint posterior has the covariances of all pairs of its points; otherwise only variances are
+computed. The model's own modules evaluate mean, kernel and input transform. The kernel must support
+rectangular matrices and diagonals, as kernels for mixed and multi-task inputs, learned warps and
+most custom kernels do. Triangular solves, instead of an inverse, preserve the digits of small
+variances.
 
-``model.posterior`` serves all other cases: variational models, kernels with their own prediction
-strategy, one-to-many input transforms, and data that require gradients, such as fantasies made
-without ``torch.no_grad``. It also serves joint posteriors of batches of models, and joint
-posteriors at so many points that GPyTorch evaluates the covariance matrix lazily.
+``model.posterior`` is used in all other cases: for variational models, kernels with their own
+prediction strategy, one-to-many input transforms, and data that require gradients, such as
+fantasies made without ``torch.no_grad``. It is also used for joint posteriors of batches of models,
+and at so many points that GPyTorch evaluates the covariance matrix lazily.
 
 Evaluate a model once before several threads share it: the first evaluation sets evaluation mode and
 GPyTorch's caches, without a lock.
@@ -74,12 +75,12 @@ from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_sco
 from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
 
-# Largest normal score of an observation, for observations with a predicted probability of 0.
+# Largest absolute normal score of an observation, even if its predicted probability is 0.
 _FARTHEST = 38.0
 
 
 def slots_of(model: Any, pending: bool = False) -> Slots:
-    """The slots of a surrogate or a plain model; see `WrapperModel.slots`."""
+    """Return the slots of a surrogate or a plain model; see `WrapperModel.slots`."""
     if isinstance(model, WrapperModel):
         return model.slots(pending)
     return Slots(model, None, True, "noise")
@@ -95,10 +96,10 @@ def predict(
     baseline: Tensor | None = None,
     sole_values: str | None = None,
 ) -> CalibratedPosterior:
-    """A model's posterior at ``X``, ``batch_shape x q x d``: jointly if ``q > 1``.
+    """Return a model's posterior at ``X``, ``batch_shape x q x d``, which is joint if ``q > 1``.
 
-    The posterior is differentiable in ``X`` as often as the kernel is. As by default in BoTorch, it
-    is not differentiable in hyperparameters and data.
+    The posterior is differentiable in ``X`` as often as the kernel is. It is not differentiable in
+    hyperparameters and data, which is BoTorch's default as well.
 
     Args:
         model: A wrapped model, or any BoTorch model that a `CalibratedModel` accepts.
@@ -106,13 +107,14 @@ def predict(
         observed: Whether to ignore pending points, as scores and constraints do.
         objective: Whether to predict the objective or observations (default: the model's setting).
         noise: Noise variance of observations in the space of the targets (default: the model's).
-        baseline: Points ``r x d``: adds the objective's covariance with these points. Computations
-            for the baseline only are done once for each tensor.
-        sole_values: The caller's name in an error, if the caller needs one value for each point.
+        baseline: Points ``r x d``. The posterior then contains the objective's covariance with
+            them. Computations that depend on the baseline only are cached for each tensor.
+        sole_values: The subject of the error that is raised if the input transform turns a point
+            into several (default: no error).
 
     Raises:
-        UnsupportedError: If the model does not predict the objective, is not Gaussian, or has
-            several values for each point and ``sole_values`` is given.
+        UnsupportedError: If the model does not predict the objective, or its posterior is not
+            supported; with ``sole_values``, also if there are several values for each point.
         BotorchTensorDimensionError, InputDataError: If ``X`` has a wrong width or precision.
     """
     process, calibrator, denoise, excess = slots_of(model, pending=not observed)
@@ -132,7 +134,7 @@ def predict(
 
 
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless the number of values at ``... x q x d`` is ``num = q``."""
+    """Raise ``UnsupportedError`` unless the number ``num`` of values is the number of points."""
     if num != X.shape[-2]:
         raise UnsupportedError(
             f"{subject} needs one value for each point, and the input transform of `model` turns "
@@ -144,7 +146,7 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 @contextmanager
 def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
-    """Context that explains errors due to points with a wrong width or precision for the process.
+    """Context in which errors due to a wrong width or precision of ``X`` are explained.
 
     GPyTorch's errors mention internal sizes and precisions. A check in advance would slow every
     call, and refuse inputs in single precision that a model in double precision can use.
@@ -157,7 +159,7 @@ def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
 
 
 def inputs_of_calibrator(prediction: CalibratedPosterior) -> Tensor:
-    """Inputs for calibrators; for members that warp inputs differently, their average."""
+    """Return the inputs for calibrators, averaged over members, which may warp them differently."""
     inputs = prediction.inputs
     assert inputs is not None
     return inputs.mean(dim=MEMBER_DIM) if prediction.members else inputs
@@ -171,7 +173,7 @@ def _uncalibrated(
     needs_noise: bool,
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
-    """The posterior of a process, without calibration."""
+    """Return the posterior of a process, without calibration."""
     X, members, cdf_alone = ready_at(process, X)
     if cdf_alone:
         return _of_distribution(process, X, objective, noise)
@@ -203,7 +205,7 @@ def _uncalibrated(
 def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
-    """The posterior of a process with only a cdf: a standard normal, mapped to the outcome."""
+    """Return the posterior of a process that has only a cdf: a map of a standard normal."""
     posterior = process.posterior(X) if objective else _posterior_of_observations(process, X)
     if isinstance(posterior, CalibratedPosterior):  # from a user's model
         is_objective = objective and posterior.objective
@@ -224,7 +226,7 @@ def _of_distribution(
 
 
 def _posterior_of_observations(process: Any, X: Tensor) -> Any:
-    """The posterior with noise, or the only posterior if ``observation_noise`` is not accepted."""
+    """Return the posterior with noise, or the default one if ``observation_noise`` is refused."""
     # A model that learns in context always includes noise, and logs that it ignores the flag.
     if not learns_in_context(process):
         with suppress(TypeError, ValueError, NotImplementedError, BotorchError):
@@ -233,7 +235,7 @@ def _posterior_of_observations(process: Any, X: Tensor) -> Any:
 
 
 def observations_only(process: Any) -> UnsupportedError:
-    """The error if the objective is needed from a process that predicts only observations."""
+    """Return the error for a process that predicts only observations, not the objective."""
     return UnsupportedError(
         f"A {type(process).__name__} predicts observations only, not the objective without noise: "
         "make the CalibratedModel with `denoise=False`."
@@ -244,7 +246,7 @@ def observations_only(process: Any) -> UnsupportedError:
 
 
 class Targets(NamedTuple):
-    """Moments of a process's targets at points; for ensembles ``batch_shape x S x ...``."""
+    """Moments of a process's targets; for ``S`` members, shapes are ``batch_shape x S x ...``."""
 
     mean: Tensor  # batch_shape x q x 1
     variance: Tensor  # variance of the objective, batch_shape x q x 1
@@ -254,7 +256,7 @@ class Targets(NamedTuple):
 
 
 def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None = None) -> Targets:
-    """Moments at ``X``, with all columns; by `moments_by_factor` if possible."""
+    """Return moments at ``X``, which has all columns, by `moments_by_factor` if possible."""
     kept = moments_by_factor(process, X, members, baseline)
     if kept is not None:
         return kept
@@ -280,9 +282,10 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
 def moments_by_factor(
     process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
 ) -> Targets | None:
-    """Moments at ``X``, with all columns, by the cached Cholesky factor; None if not supported.
+    """Return moments at ``X`` by the cached Cholesky factor; None if not supported.
 
-    With ``members`` an ensemble is a batch of models, in the last dimension of ``batch_shape``.
+    ``X`` has all columns. With ``members`` the process is an ensemble, whose members are the last
+    dimension of ``batch_shape``.
     """
     is_joint = X.shape[-2] > 1 or baseline is not None
     if not X.numel() or not may_serve(process, members) or (is_joint and members):
@@ -316,7 +319,7 @@ def moments_by_factor(
 
 
 def _targets_with_baseline(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
-    """Moments at ``X`` and covariances with a baseline, from the joint posterior of all points."""
+    """Return moments at ``X`` and covariances with a baseline, from one joint posterior."""
     baseline = match_batch_shape(with_task_feature(process, baseline), X)
     together = torch.cat([baseline, X], dim=-2)
     mean, variance, inputs, operator, _ = _targets_at(process, together, members)
@@ -330,7 +333,7 @@ def _targets_with_baseline(process: Any, X: Tensor, members: bool, baseline: Ten
 
 
 def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
-    """``X`` as ``model_batch_shape x (number of points) x d``, and the shape of the points.
+    """Return ``X`` as ``model_batch_shape x (number of points) x d``, and its own batch shape.
 
     The model's batch dimensions are the last batch dimensions of ``X``, if ``X`` has them.
     """
@@ -340,13 +343,13 @@ def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
 
 
 def _points_first(values: Tensor, lead: Size) -> Tensor:
-    """``model_batch_shape x (number of points) x k`` as ``batch_shape x 1 x k``."""
+    """Reshape values ``model_batch_shape x (number of points) x k`` to ``batch_shape x 1 x k``."""
     values = values.movedim(-2, 0)
     return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
 def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
-    """Noise variance of new observations, by a second evaluation of the posterior."""
+    """Return the noise variance of new observations, by evaluating the posterior with noise."""
     if not has_members(process):  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
     normal = in_space_of_targets(process).posterior(X, observation_noise=True).distribution
@@ -357,9 +360,9 @@ def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
 def _in_common_units(
     targets: Targets, noise: Tensor | None, outcome_map: OutcomeMap
 ) -> tuple[Targets, Tensor | None, OutcomeMap]:
-    """Moments and noise of all members in targets of the first member, and the first member's map.
+    """Return moments and noise of all members in targets of the first, and the map of the first.
 
-    Each member may have a different ``Standardize``.
+    The members may have different ``Standardize`` transforms.
     """
     if not isinstance(outcome_map, Affine):
         return targets, noise, outcome_map
@@ -388,7 +391,7 @@ def process_posterior(
     observation_noise: bool | Tensor = False,
     posterior_transform: PosteriorTransform | None = None,
 ) -> Posterior:
-    """``process.posterior(X, ...)``, by `moments_by_factor` if possible."""
+    """Return ``process.posterior(X, ...)``, computed by `moments_by_factor` if possible."""
     with _naming_misfits(process, X):
         kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):
@@ -408,7 +411,7 @@ def process_posterior(
 
 
 def _undoubled_noise(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
-    """``noise``, or half of it if BoTorch would add it twice, for given and for learned noise."""
+    """Return ``noise``, or half of it if BoTorch would add it as given and as learned noise."""
     if noise is False or learned_noise(process) is None:
         return noise
     variance = likelihood_of(process).noise.mean() if noise is True else noise
@@ -418,7 +421,7 @@ def _undoubled_noise(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Te
 def mean_and_deviation(
     model: Any, X: Tensor, posterior_transform: PosteriorTransform | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the objective, ``batch_shape [x S] x q x 1`` each.
+    """Return the mean and standard deviation of the objective, ``batch_shape [x S] x q x 1`` each.
 
     ``model`` is any model with one output whose posterior has a mean and a variance.
     """
@@ -440,9 +443,10 @@ def mean_and_deviation(
 def scores_of_observations(
     process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Inputs for calibrators, ``n x d``, and normal scores ``n`` of observations.
+    """Return inputs for calibrators, ``n x d``, and normal scores ``n`` of observations.
 
-    Noise variances ``Yvar``, ``n x 1``, in units of the outcome, replace the model's unless NaN.
+    Noise variances ``Yvar``, ``n x 1``, in squared units of the outcome, replace the model's noise
+    variance unless they are NaN.
     """
     with as_in_training(process):
         points = X.unsqueeze(-2)
@@ -457,7 +461,7 @@ def scores_of_observations(
 
 
 def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
-    """Noise variances of observations in the space of the targets; the model's where NaN."""
+    """Return ``Yvar`` in the space of the targets, with the model's noise in place of NaN."""
     shape = -1, *[1] * (prediction.target_mean.dim() - 1)
     if isinstance(prediction.outcome_map, Affine):
         given = prediction.outcome_map.scaled(Yvar.double().view(shape), power=-2)
@@ -470,7 +474,7 @@ def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tens
 
 
 class PastPredictions(NamedTuple):
-    """A process's predictions of its training data, each before the datum was observed."""
+    """A process's predictions of its training data, each made without the predicted observation."""
 
     inputs: Tensor  # n x d, for calibrators
     scores: Tensor  # n, normal scores
@@ -482,19 +486,21 @@ class PastPredictions(NamedTuple):
 
 @torch.no_grad()
 def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
-    """Past predictions of an exact process, or an ensemble of these, for the training data.
+    """Return a process's past predictions of its training data.
 
     For a multi-task process only the data of the output task are predicted. A model that learns in
-    context predicts each observation from the earlier observations, without the first observation.
+    context predicts each observation from the earlier observations; there is no prediction of the
+    first observation.
 
     Args:
-        process: A process with training data in the order of observation.
+        process: An exact Gaussian process, an ensemble of exact Gaussian processes, or a model that
+            learns in context. Its training data are in the order of observation.
         residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
-        num_initial: Number of initial observations (the design) to leave out.
+        num_initial: Number of initial observations (the design) to skip.
 
     Raises:
         UnsupportedError: If the process cannot predict its past data.
-        InputDataError: If the number of training data is 0 or less than ``num_initial``.
+        InputDataError: If there are no training data, or fewer than ``num_initial``.
     """
     if states_cdf_alone(process):
         return _history_in_context(process, residuals, num_initial)

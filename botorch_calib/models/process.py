@@ -1,6 +1,6 @@
 """The process inside a surrogate: its training data, inputs and noise, and checks of new data.
 
-A plain model is a process itself.
+A plain model is its own process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 
 
 def predicting_process(model: object) -> Any:
-    """The process inside a model, conditioned on pending points."""
+    """Return the process inside a model, conditioned on pending points."""
     return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
 def observed_process(model: object) -> Any:
-    """The process inside a model, of observed data only."""
+    """Return the process inside a model, conditioned on observed data only."""
     return model.model if isinstance(model, WrapperModel) else model
 
 
 def sole_member(model: object) -> Any:
-    """The only model of a ``ModelList``; other models are returned unchanged."""
+    """Return the only model of a ``ModelList``; other models are returned unchanged."""
     members = list(model.models) if isinstance(model, ModelList) else []
     return members[0] if len(members) == 1 else model
 
@@ -51,7 +51,7 @@ def has_members(process: Any) -> bool:
 
 
 def states_cdf_alone(process: object) -> bool:
-    """Whether a process is not Gaussian, so that its posterior has only a cdf."""
+    """Whether a process is not Gaussian, so that only the cdf of its posterior is used."""
     return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
 
 
@@ -61,7 +61,7 @@ def likelihood_of(model: object) -> Any:
 
 
 def with_own_hyperparameters(gp: Any) -> Any:
-    """A copy of a process with independent hyperparameters and shared data and caches."""
+    """Return a copy of a process that shares data and caches, but not hyperparameters."""
     twin = copy(gp)
     hyperparameters = ("_parameters", "_buffers", "_modules")  # the contents of a module
     twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
@@ -72,7 +72,7 @@ def with_own_hyperparameters(gp: Any) -> Any:
 
 
 def raw_train_inputs(model: object) -> Tensor | None:
-    """Training inputs before any input transform; None for models without a single tensor."""
+    """Training inputs before any input transform; None if they are missing or in several parts."""
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
         return None
@@ -84,9 +84,10 @@ def raw_train_inputs(model: object) -> Tensor | None:
 
 
 def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
-    """The argument ``X`` of an outcome transform that depends on inputs; otherwise no argument.
+    """Return the keyword argument ``X`` for an outcome transform that depends on inputs.
 
-    Users' transforms need not accept ``X``. ``X``, ``... x d``, are by default the training inputs.
+    For other transforms no argument is returned, as users' transforms need not accept ``X``. The
+    points ``X``, ``... x d``, are by default the training inputs.
     """
     parts = model.outcome_transform.modules()
     if not any(isinstance(part, StratifiedStandardize) for part in parts):
@@ -112,7 +113,7 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
-    """Whether rows ``n x d`` belong to the output task, ``n``; True without tasks."""
+    """Whether each of the rows, ``n x d``, belongs to the output task; all True without tasks."""
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
@@ -154,7 +155,7 @@ def check_fits(model: object, X: Tensor, name: str = "X") -> None:
 
 
 def as_in_training(model: object) -> AbstractContextManager[Any]:
-    """Context in which one-to-many input transforms do not multiply points, as in training."""
+    """Context in which one-to-many input transforms do not add points, as in training."""
     transform = getattr(model, "input_transform", None)
     makes_several = transform is not None and transform.is_one_to_many
     return fantasize() if makes_several else nullcontext()
@@ -174,10 +175,10 @@ def batch_of_models(model: Any) -> Size:
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Validate observations ``n x d``, ``n x 1``; returned on the model's device, with its task.
+    """Validate observations ``n x d``, ``n x 1``; return them on the model's device, with its task.
 
-    For an exact GP they are converted to its precision. Other models may compute more precisely
-    than they store parameters, so data in double precision are not converted.
+    For an exact GP they are converted to its precision. Other models may compute in higher
+    precision than their parameters have, so data in double precision are not converted.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
@@ -217,10 +218,10 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
     """Noise variance of new observations in the space of the targets; None if not available.
 
     It broadcasts to ``batch_shape x q x 1`` at ``X``, ``batch_shape x q x d``; ``inputs`` is ``X``
-    after the input transform. (BoTorch adds given noise twice if part of the noise is learned, and
-    does not add the noise of an outlier-robust model.)
+    after the input transform. (BoTorch's posteriors differ: they add given noise twice if part of
+    the noise is learned, and do not add the noise of an outlier-robust model.)
     """
-    if isinstance(process, MultiTaskGPyTorchModel):  # tasks may differ
+    if isinstance(process, MultiTaskGPyTorchModel):  # each task may have other noise
         return _given_noise_by_task(process, X)
     if isinstance(process.likelihood, LearnedSpreadLikelihood):
         return process.likelihood.variances(inputs).unsqueeze(-1)
@@ -228,7 +229,7 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def constant_noise(likelihood: Any) -> Tensor | None:
-    """Noise variance of a likelihood, ``batch_shape x 1 x 1``, if it is constant."""
+    """Noise variance of new observations, ``batch_shape x 1 x 1``; None if it is not constant."""
     if type(likelihood) is GaussianLikelihood:
         return likelihood.noise.unsqueeze(-1)
     if type(likelihood) is SparseOutlierGaussianLikelihood:
@@ -252,9 +253,9 @@ def learned_noise(process: object) -> Tensor | None:
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
     """Mean of the given noise of each row's task, ``batch_shape x q x 1``; None if it is learned.
 
-    BoTorch's models add the same noise, with two exceptions up to 0.18.1: models conditioned on
-    batches raise, and the noise of a task without observations is NaN. Here it is the mean over
-    all tasks.
+    BoTorch's models add the same noise, with two exceptions up to version 0.18.1. A model that is
+    conditioned on batches raises an error. The noise of a task without observations is NaN; here it
+    is the mean over the observations of all tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None

@@ -3,8 +3,8 @@
 A profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the distance in
 units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
 
-GPyTorch composes these kernels from ten or more operations, and autograd differentiates each one.
-Here the gradient in a point is one sum over the other points, ``2 sum_i f'(s_i) (x - x_i)``.
+GPyTorch composes these kernels from ten or more operations, and autograd differentiates each of
+them. Here the gradient in a point is one sum over the other points, ``2 sum_i f'(s_i) (x - x_i)``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpytorch.lazy import LazyEvaluatedKernelTensor
 from torch import Tensor
 from torch.autograd import Function
 
-# Lower limit of squared distances (the same in GPyTorch): 1/r is finite at coincident points.
+# Lower limit of squared distances, as in GPyTorch, which keeps 1/r finite at coincident points.
 LEAST_SQUARE = 1e-30
 
 Buffers = Sequence[Tensor | None]
@@ -27,26 +27,27 @@ _NEW: Buffers = (None, None, None)
 
 
 class RadialProfile(ABC):
-    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``; ``g`` is computed along with ``f``."""
+    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``; ``f`` and ``g`` are computed together."""
 
     factor: ClassVar[float]
     slope: ClassVar[float]
 
     @abstractmethod
     def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` at ``s``, in the first two of three buffers; ``s`` may be the first.
+        """Return ``f`` and ``g`` at ``s``, computed in three buffers; ``s`` may be the first one.
 
         Without buffers they are differentiable twice if ``s`` is at least `LEAST_SQUARE`.
         """
 
     def prepared(self, squares: Tensor) -> Tensor:
-        """Prepare squared distances along some columns for `at_pairs`."""
+        """Return squared distances along some columns in the form that `at_pairs` combines."""
         return squares
 
     def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` at pairs, in the first two of three buffers ``b x M x n``.
+        """Return ``f`` and ``g`` at all pairs, computed in three buffers ``b x M x n``.
 
-        The arguments are `prepared` for two sets of columns, ``b x 1 x n`` and ``1 x M x n``.
+        ``first``, ``b x 1 x n``, and ``second``, ``1 x M x n``, are the results of `prepared` for
+        two sets of columns.
         """
         return self.at(torch.add(first, second, out=out[0]), out)
 
@@ -58,11 +59,11 @@ class GaussianProfile(RadialProfile):
     slope = -1.0
 
     def prepared(self, squares: Tensor) -> Tensor:
-        """The factor ``exp(-s)`` of some columns."""
+        """Return the factor ``exp(-s)`` of some columns."""
         return squares.neg().exp_()
 
     def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
-        """The product of two factors, without exponentials at all pairs."""
+        """Return products of factors, which avoids an exponential for each pair."""
         k = torch.mul(first, second, out=out[0])
         return k, k
 
@@ -72,7 +73,7 @@ class GaussianProfile(RadialProfile):
 
 
 class Matern32Profile(RadialProfile):
-    """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``, and ``g = exp(-t)``, as ``ds = 2 t dt``."""
+    """``f = (1 + t) exp(-t)`` and ``g = exp(-t)``, with ``t = sqrt(3) r`` and ``ds = 2 t dt``."""
 
     factor = 3.0
     slope = -0.5
@@ -84,7 +85,7 @@ class Matern32Profile(RadialProfile):
 
 
 class Matern52Profile(RadialProfile):
-    """``(1 + t + t^2/3) exp(-t)`` with ``t = sqrt(5) r``, and ``g = (1 + t) exp(-t)``."""
+    """``f = (1 + t + t^2/3) exp(-t)`` and ``g = (1 + t) exp(-t)``, with ``t = sqrt(5) r``."""
 
     factor = 5.0
     slope = -1.0 / 6.0
@@ -100,7 +101,7 @@ _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52
 
 
 def radial_profile(kernel: Kernel) -> RadialProfile | None:
-    """The profile of a kernel on all columns without batch dimensions; None for other kernels."""
+    """Return the profile of a kernel of all columns, without batch dimensions; None for others."""
     if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
         return None
     if kernel.raw_lengthscale.dim() != 2:
@@ -111,7 +112,7 @@ def radial_profile(kernel: Kernel) -> RadialProfile | None:
 
 
 def base_kernel(kernel: Kernel) -> Kernel:
-    """A kernel without its ``ScaleKernel``, if the scale is a single number on all columns."""
+    """Return the kernel inside a ``ScaleKernel`` with a single scale; others are unchanged."""
     # `radial_profile` checks the kernel inside.
     is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
     return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
@@ -120,21 +121,22 @@ def base_kernel(kernel: Kernel) -> Kernel:
 def radial_between(
     inputs: Tensor, own: LazyEvaluatedKernelTensor
 ) -> tuple[Tensor, Tensor | float] | None:
-    """The kernel of ``own`` between ``inputs`` and its points, and its value at equal points.
+    """Return the kernel between ``inputs`` and the points of ``own``, and the kernel's variance.
 
     For ``inputs``, ``... x n x d``, and ``m`` points of ``own`` the results are ``... x n x m`` and
     a scalar. They are differentiable in points as often as the kernel is, but not in
-    hyperparameters. None for kernels that are not radial.
+    hyperparameters. The result is None if the kernel is not radial.
     """
     kernel: Any = own.kernel
     base: Any = base_kernel(kernel)
     profile = radial_profile(base)
     is_usual = not own.params and not own.last_dim_is_batch
-    # With other columns the kernel itself raises an error.
+    # If the numbers of columns differ, the kernel itself raises an error.
     if profile is None or not is_usual or inputs.shape[-1] != own.x2.shape[-1]:
         return None
     # Inputs are centred before they are scaled, to preserve digits of points far from zero.
-    # GPyTorch's RBF kernel scales first, and rounding must agree with the training covariance.
+    # For an RBF kernel they are scaled first, as in GPyTorch, so that rounding errors agree with
+    # the training covariance.
     x1, x2, unit = inputs, own.x2, base.lengthscale.detach()
     if type(base) is RBFKernel:
         x1, x2, unit = x1 / unit, x2 / unit, 1.0

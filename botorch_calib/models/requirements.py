@@ -1,4 +1,4 @@
-"""Checks of models and requests that not every model supports; errors name the remedy."""
+"""Checks that a model supports what is asked of it; errors name a remedy."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def _check_ensemble(model: Any) -> None:
 
 
 def is_to_be_fitted(model: Any) -> bool:
-    """Whether a fully Bayesian model has no draws, and so no likelihood, yet."""
+    """Whether a fully Bayesian model is not fitted yet, and therefore has no likelihood."""
     return is_fully_bayesian(model) and model.covar_module is None
 
 
 def one_outcome_of(model: Model) -> str:
-    """A text for errors: how to get a model of a single outcome."""
+    """Return a phrase for errors, which tells how to get a model of a single outcome."""
     if isinstance(model, ModelList):
         return "each around one of its `models`"
     if isinstance(model, MultiTaskGPyTorchModel):
@@ -121,7 +121,7 @@ def one_outcome_of(model: Model) -> str:
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
-    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` for None."""
+    """Return weight and offset of an affine transform of one outcome; ``(1, 0)`` for None."""
     if transform is None:
         return 1.0, 0.0
     weights: Any = getattr(transform, "weights", None)
@@ -140,7 +140,7 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
 
 
 def check_same_width(model: Any, other: Any) -> None:
-    """Raise unless two models have inputs of the same width; errors call ``other`` ``model``."""
+    """Raise unless two models have inputs of the same width; in errors, `model` is ``other``."""
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(

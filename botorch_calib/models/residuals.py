@@ -1,7 +1,7 @@
 """One-step-ahead and leave-one-out residuals of a GP's training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
-mean and standard deviation of ``y``, with the noise of a new observation.
+mean and standard deviation of ``y``. ``s_y`` includes the noise of a new observation.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ RESIDUALS = ("prequential", "loo")
 
 
 def prequential_residuals(model: Module) -> Tensor:
-    """One-step-ahead standardised residuals ``n`` of a GP's training data, in order.
+    """Return one-step-ahead standardised residuals ``n`` of a GP's training data, in order.
 
-    With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t - mu_t) /
-    s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t``, at the current
-    hyperparameters. They are residuals of the model's targets; an increasing affine outcome
+    With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``. ``e_t`` equals ``(y_t - mu_t) /
+    s_t``, where ``mu_t`` and ``s_t`` are predicted from the observations before ``t``, at the
+    current hyperparameters. They are residuals of the model's targets; an increasing affine outcome
     transform such as ``Standardize`` does not change them. They have no gradient.
 
     ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``.
 
     Example:
-        >>> z = prequential_residuals(gp)  # 20, standard normal if the model is right
+        >>> z = prequential_residuals(gp)  # 20, standard normal if the model is correct
     """
     return forecast_history(model)[1]
 
 
 def loo_residuals(model: Module) -> Tensor:
-    """Leave-one-out standardised residuals ``n`` of a GP's training data, in order.
+    """Return leave-one-out standardised residuals ``n`` of a GP's training data, in order.
 
-    ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, with ``K`` the prior covariance of the
-    observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12). These are the numbers
-    of ``botorch.cross_validation.efficient_loo_cv``, without the cancellation in ``y - mu_i``. This
-    is OCBO's Algorithm 4 with a single factorisation. For ``model`` see `prequential_residuals`.
+    ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, where ``K`` is the prior covariance of the
+    observations, including noise (Rasmussen & Williams 2006, eqs. 5.10-5.12). They equal the
+    residuals of ``botorch.cross_validation.efficient_loo_cv``, but avoid the cancellation in
+    ``y - mu_i``. This is OCBO's Algorithm 4 with a single factorisation. For ``model`` see
+    `prequential_residuals`.
 
     Example:
-        >>> z = loo_residuals(gp)  # 20, standard normal if the model is right
+        >>> z = loo_residuals(gp)  # 20, standard normal if the model is correct
     """
     return forecast_history(model, "loo")[1]
 
@@ -52,13 +53,13 @@ def loo_residuals(model: Module) -> Tensor:
 def forecast_history(
     model: Module, residuals: str = "prequential", members: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, standardised residuals and predictive deviations of a GP's training data.
+    """Return inputs, standardised residuals and predictive standard deviations of training data.
 
     The inputs, ``n x d``, are transformed. In the space of the targets, the predictive mean is
-    ``y - deviation * residual``. An outlier-robust likelihood learns the noise of each observation
-    only afterwards, so residuals and deviations are with its noise for a new observation. With
-    ``members`` the model is an ensemble of exact GPs, and residuals and deviations are
-    ``num_members x n``; otherwise they are ``n``.
+    ``y - deviation * residual``. An outlier-robust likelihood learns the noise of an observation
+    from its value, so the noise of a new observation is used instead. With ``members`` the model is
+    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``; otherwise they
+    are ``n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)
@@ -73,6 +74,6 @@ def forecast_history(
     else:
         z = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
         deviations = cholesky.diagonal(dim1=-2, dim2=-1)
-    # Replace the noise of the row by the noise of a new observation, which was predicted.
+    # Replace the row's learned noise by the noise that was predicted before the observation.
     ratio = (1.0 + (prior.new_noise - prior.noise) / deviations.square()).sqrt()
     return prior.inputs, z / ratio, deviations * ratio

@@ -1,6 +1,6 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths``.
 
-Importing this module registers them, and noise that depends on the input, with BoTorch.
+Importing this module registers these paths, and updates of paths with learned noise, with BoTorch.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
-    """Functions drawn from a calibrated model, as a transport of paths of its Gaussian process.
+    """Functions drawn from a calibrated model, which are transformed paths of its process.
 
-    Let ``f`` and ``f'`` be independent paths of the process, ``z`` the standardised value of
-    ``f + sqrt(n / v) (f' - mu)``, and ``T`` the map of `CalibratedPosterior`. A drawn function is
-    ``f + a sqrt(v + n) (T(z) - z)``, as in joint samples of this posterior.
+    Let ``f`` and ``f'`` be independent paths of the process, and let ``z`` be the standardised
+    value of ``f + sqrt(n / v) (f' - mu)``. A drawn function is ``f + a sqrt(v + n) (T(z) - z)``,
+    like a joint sample of `CalibratedPosterior`, which defines ``mu, v, n, a`` and ``T``.
 
     Args:
         model: The calibrated model.
-        paths: Paths of its process, of the shape ``sample_shape x 2``.
+        paths: Paths of the model's process, with the sample shape ``sample_shape x 2``.
 
     Example:
         >>> paths = draw_matheron_paths(model, torch.Size([8]))
@@ -71,18 +71,18 @@ class CalibratedPath(SamplePath):
         return self._moved(X, self._posterior(X))
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Values as in `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        """Return the values of `forward`, and the mean of the posterior, ``batch_shape x q``."""
         posterior = self._posterior(X)
         return self._moved(X, posterior), self._points_last(posterior.mean)
 
     def _posterior(self, X: Tensor) -> CalibratedPosterior:
-        """The posterior of each single point, ``... x q x (batch of models) x 1 x 1``."""
+        """Return the posterior of each point alone, ``... x q x (batch of models) x 1 x 1``."""
         X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self._batch), *X.shape[-2:])
         return predict(self.model, X.unsqueeze(-2).movedim(-3, -3 - len(self._batch)))
 
     def _moved(self, X: Tensor, posterior: CalibratedPosterior) -> Tensor:
-        # Only marginals are needed, as the paths have the correlations: one for each point, or
-        # several after a one-to-many input transform.
+        # Only marginals are needed, since the paths contain the correlations. Each point has one
+        # marginal, or several after a one-to-many input transform.
         shape = X.shape[-2], posterior.shape[-2]
         both = self.of_process(X).unflatten(-1, shape).movedim(-2, -2 - len(self._batch))
         path, other = map(posterior.outcome_map.latent, both.unsqueeze(-1))
@@ -106,9 +106,9 @@ class CalibratedPath(SamplePath):
 
 
 class _PathsOfSameFeatures(GeneralizedLinearPath):
-    """Several paths at the same points, ``... x q x k``, by one product with the features.
+    """Values ``... x q x k`` of ``k`` paths at the same points, by one product with the features.
 
-    BoTorch broadcasts, which copies the features for each path.
+    BoTorch's broadcasting would copy the features for each path.
     """
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
@@ -117,9 +117,9 @@ class _PathsOfSameFeatures(GeneralizedLinearPath):
 
 
 def process_of_paths(model: Any, otherwise: str) -> Any:
-    """The exact Gaussian process from which paths of a model are drawn, in evaluation mode.
+    """Return the exact Gaussian process from which a model's paths are drawn, in evaluation mode.
 
-    Other models raise ``UnsupportedError``, with the remedy ``otherwise``.
+    If a model has no such process, ``UnsupportedError`` names ``otherwise`` as a remedy.
     """
     gp, calibrator, denoise, _ = slots_of(model, pending=True)
     is_calibrated = calibrator is not None
@@ -143,7 +143,7 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
 
 @DrawMatheronPaths.register(Surrogate)
 def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> SamplePath:
-    """Paths of the model conditioned on pending points, calibrated or not."""
+    """Draw paths of a model, calibrated or not, that is conditioned on pending points."""
     if model.calibrator is None:
         gp = model.gaussian_model
         gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
@@ -152,11 +152,11 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     X = raw_train_inputs(observed_process(model))
     assert X is not None
-    # Errors and warnings come before a search, and the copy gets the cached factor.
+    # Evaluate the model once: errors and warnings occur before a search, and the factor is cached.
     with torch.no_grad():
         model.posterior(X[..., :1, :])
     gp = with_own_hyperparameters(gp)
-    # `observe` changes both the process and the calibrator of a model.
+    # Copy process and calibrator, since `observe` changes both of them.
     calibrator = deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
     return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
@@ -164,13 +164,13 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
 
 @DrawMatheronPaths.register(CalibratedModelList)
 def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
-    """Independent paths of each outcome, as for a ``ModelListGP``."""
+    """Draw independent paths of each outcome, as for a ``ModelListGP``."""
     return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
 
 
 @GaussianUpdate.register(ExactGP, LearnedSpreadLikelihood)
 def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) -> SamplePath:
-    """BoTorch's update with the noise at the training inputs, which BoTorch does not pass."""
+    """Return BoTorch's update with the noise at the training inputs, which BoTorch omits."""
     if arguments.get("noise_covariance") is None:
         (points,) = get_train_inputs(gp, transformed=True)
         arguments["noise_covariance"] = likelihood.noise_covar(points)

@@ -18,15 +18,15 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import likelihood_of, with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
-# Grids of the logarithms of the factors of noise variances and lengthscales.
+# Grids of logarithms of the noise factor and of the lengthscale factor.
 _NOISES, _LENGTHSCALES = (
     step * torch.arange(-most, most + 1, dtype=torch.double)
     for step, most in ((0.4, 12), (0.35, 6))
 )
-# Widths of their priors, chosen on the tuning seeds of suite `decisions_budget`.
+# Widths of the priors of these logarithms, chosen on the tuning seeds of suite `decisions_budget`.
 NOISE_WIDTH, LENGTHSCALE_WIDTH = 0.4, 0.3
-# Least gain of a correction: "very strong" evidence for Kass and Raftery (1995). Without a least
-# gain, right hyperparameters are sometimes changed.
+# Least gain in log posterior density of a correction, which Kass and Raftery (1995) call "very
+# strong" evidence. Without a least gain, correct hyperparameters are sometimes changed.
 EVIDENCE = 5.0
 
 
@@ -37,23 +37,23 @@ def sharpened(
     lengthscale_width: float = LENGTHSCALE_WIDTH,
     evidence: float = EVIDENCE,
 ) -> Any:
-    r"""A copy of a model whose hyperparameters are corrected if the data clearly contradict them.
+    r"""Return a copy of a model, with hyperparameters corrected if the data contradict them.
 
     This is for *given* hyperparameters, such as the hyperparameters of another task, or noise that
     was reported with the data. A refit would ignore this knowledge, and with few data find worse
-    hyperparameters. Two factors are found, for all noise variances and for all lengthscales. The
-    priors of their logarithms ``t`` are a point mass at 0 and a Cauchy density with median 0,
-    proportional to ``1 / (1 + (t / width)^2)``. So each factor other than 1 must gain ``evidence``,
-    and a large correction then costs little more than a small one. As the posterior may have
-    several local maxima, its largest value is found on a grid of 25 noise factors (from 1/120 to
-    120) by 13 lengthscale factors (from 1/8 to 8).
+    hyperparameters. The correction has two factors, one for all noise variances and one for all
+    lengthscales. The prior of a factor's logarithm ``t`` is a mixture of a point mass at 0 and a
+    Cauchy density proportional to ``1 / (1 + (t / width)^2)``. A factor other than 1 must therefore
+    gain ``evidence`` in log density, and a large correction costs little more than a small one. As
+    the posterior may have several local maxima, its maximum is sought on a grid of 25 noise factors
+    (from 1/120 to 120) by 13 lengthscale factors (from 1/8 to 8).
 
-    Each time, sharpen the *given* model with all data so far, and not the last result, which has
-    used most of the data already. Every fifth round is enough. A model whose hyperparameters were
-    fitted to the same data gains nothing.
+    Each time, sharpen the *given* model with all data so far. Do not sharpen the last result, which
+    has used most of the data already. Every fifth round is enough. Hyperparameters that were fitted
+    to the same data do not improve.
 
     Args:
-        model: An exact Gaussian process with one output, with its training data. It is not changed.
+        model: An exact Gaussian process with one output and its training data. It is not changed.
         noise_width: Width of the prior of the noise factor.
         lengthscale_width: Width of the prior of the lengthscale factor.
         evidence: Least gain in log posterior density of each factor other than 1, at least 0.
@@ -100,7 +100,7 @@ def _penalty(t: Tensor, width: float, evidence: float) -> Tensor:
 
 
 def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
-    """A function of ``t`` that multiplies all current lengthscales by ``exp(t)``."""
+    """Return a function of ``t`` that sets lengthscales to ``exp(t)`` times their given values."""
     kernels = [
         part for part in model.modules() if isinstance(part, Kernel) and part.has_lengthscale
     ]
@@ -116,7 +116,8 @@ def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
 def costs_by_noise(model: Any) -> Tensor:
     """Negative log likelihood of the data for each of `_NOISES`, up to a constant.
 
-    With noise variances ``D``, ``K + a D = D^{1/2} (Q Lambda Q^T + a I) D^{1/2}``.
+    With noise variances ``D`` and a factor ``a``, ``K + a D = D^{1/2} (Q Lambda Q^T + a I)
+    D^{1/2}``, so one eigendecomposition serves all factors.
     """
     prior = training_prior(model, dtype=torch.double)
     root = prior.noise.sqrt()

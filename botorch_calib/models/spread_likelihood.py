@@ -11,18 +11,19 @@ from gpytorch.likelihoods.noise_models import HomoskedasticNoise, Noise
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-# Lengthscales of ``g`` in units of ``sqrt(d)``; the least and the largest value of ``g``.
+# `LENGTHSCALES` of ``g`` are in units of ``sqrt(d)``. ``g`` is clamped to [`LEAST`, `MOST`].
 LENGTHSCALES, LEAST, MOST = (0.3, 0.8), -5.0, 3.0
 
 
 class SpreadNoise(Noise):
     """Noise with the variance ``sigma^2 exp g(x)``.
 
-    ``g(x) = shift + sum_l sum_i weights[l, i] k_l(x, x_i)``, clamped to [-5, 3], with RBF kernels
-    of the lengthscales ``0.3 sqrt(d)`` and ``0.8 sqrt(d)`` on the unit cube. At first ``g`` is 0.
+    ``g(x) = shift + sum_l sum_i weights[l, i] k_l(x, x_i)``, clamped to [-5, 3], where ``k_l`` are
+    RBF kernels with lengthscales ``0.3 sqrt(d)`` and ``0.8 sqrt(d)`` on the unit cube. Initially
+    ``g`` is 0.
 
     Args:
-        level: Noise with the variance ``sigma^2``, with its prior and constraint; shared.
+        level: The noise model of ``sigma^2``, with its prior and constraint, which is shared.
         X: Inputs ``n x d``, transformed. Coordinates with a range above 1 are divided by the range.
     """
 
@@ -50,7 +51,7 @@ class SpreadNoise(Noise):
 
     def correlations(self, X: Tensor) -> list[Tensor]:
         """Values ``... x q x n`` of the kernels between inputs ``... x q x d`` and the points."""
-        # Relative to the first point, since squares of points far from 0 would lose all digits.
+        # Subtract the first point, since squares of points far from 0 would lose all digits.
         points = self.points - self.points[:1]
         X = X / self.scale - self.points[:1]
         squares = X.square().sum(dim=-1, keepdim=True) + points.square().sum(dim=-1)
@@ -71,8 +72,8 @@ class SpreadNoise(Noise):
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
-        # As in GPyTorch's `FixedNoiseGaussianLikelihood`, missing inputs are the training points if
-        # the number agrees. (BoTorch's fits pass inputs.)
+        # As in GPyTorch's `FixedNoiseGaussianLikelihood`, inputs that are not passed are assumed to
+        # be the training points if their number agrees. (BoTorch passes inputs when it fits.)
         points = self.points * self.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(

@@ -1,7 +1,7 @@
-"""`Surrogate`: a process, pending points and a calibrator, in named slots.
+"""`Surrogate`: a model that consists of a process, pending points and a calibrator.
 
-Its two subclasses, `CalibratedModel` and `CensoredDelayModel`, fill different slots. If their
-argument is a surrogate, they copy its other slots, so they can be combined in either order.
+The subclass `CalibratedModel` sets the calibrator, and `CensoredDelayModel` the pending points. If
+their argument is a surrogate, they copy its other parts, so they can be combined in either order.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
     process's posterior given imputed values at the pending points, corrected by the calibrator.
 
     Args:
-        model: A BoTorch model, or a surrogate, whose slots are copied unless given here.
-        X_pending: Points without a value yet, ``n x d``, before any input transform.
+        model: A BoTorch model, or a surrogate, whose other parts are copied unless given here.
+        X_pending: Pending points ``n x d``, before any input transform.
         censor_value, imputation: See `CensoredDelayModel`; None without pending points.
         calibrator: A calibrator, or None.
         denoise, excess: See `CalibratedModel`.
@@ -95,7 +95,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         else:
             pending = self._checked("X_pending", X_pending).clone()
         self.register_buffer("X_pending", pending)
-        # The objects on which the conditioned process depends, this process, and imputed values
+        # The objects of `_basis`, the process conditioned on imputed values, and these values
         self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
 
     def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
@@ -143,20 +143,22 @@ class Surrogate(WrapperModel, FantasizeMixin):
     ) -> None:
         """Score new observations, update the calibrator, and condition the process on them.
 
-        The current process, which has seen none of the observations, scores all rows. Call this
-        method before refitting; `with_model` combines the refitted process with the calibrator.
-        Observations that an exact Gaussian process already has, with the same point and value, are
-        left out. Data are converted to the process's precision. After an error nothing has changed.
+        All rows are scored by the current process, before it is conditioned on any of them. Call
+        this method before refitting; `with_model` combines the refitted process with the
+        calibrator. Observations that an exact Gaussian process already has, with the same point and
+        value, are ignored. Data are converted to the process's precision. If an error is raised,
+        nothing has changed.
 
         Args:
             X: Inputs ``n x d``, in the order of observation. Each removes one equal pending point.
             Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: Noise variances ``n x 1``, without learned additional noise, for a process with
-                given noise. The default, also for NaN, is the mean of the training noise, or the
-                learned noise of a `PartlyKnownNoiseGP`.
+            Yvar: Noise variances ``n x 1`` for a process with given noise, excluding noise that it
+                learns in addition. NaN, the default, is replaced by the mean of the training noise,
+                or by the learned noise of a `PartlyKnownNoiseGP`.
             condition: Whether to also condition the process. If not, pending points remain pending.
-            beyond: See `stand_ins`, from which the process learns (default: zeros). The calibrator
-                learns a draw from its predictive distribution beyond the bound.
+            beyond: Which outcomes are beyond ``Y``, as for `stand_ins` (default: none). For these,
+                the process learns stand-ins, and the calibrator learns a draw from its predictive
+                distribution beyond the bound.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
@@ -179,9 +181,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         condition: bool = True,
         sides: Tensor | None = None,
     ) -> None:
-        """`observe` without checks, for observations that are new even if their values repeat.
+        """Do the same as `observe`, without checks, and without ignoring repeated observations.
 
-        Pass the results of `checked_observations` and `checked_beyond`.
+        The arguments are results of `checked_observations` and `checked_beyond`.
         """
         if not len(X):
             return
@@ -198,13 +200,13 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def with_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Self:
-        """The model after further observations, with an unchanged calibrator; see `observe`."""
+        """Return the model conditioned on observations, with the same calibrator; see `observe`."""
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process = with_observations(self.model, X, Y, Yvar)
         return self._with(process, self._still_pending(X), self.calibrator)
 
     def with_pending(self, X: Tensor) -> Self:
-        """The model with further pending points ``X``, ``n x d``, before any input transform."""
+        """Return the model with further pending points ``n x d``, before any input transform."""
         if self.imputation is None:
             raise UnsupportedError(
                 f"This {type(self).__name__} takes no pending points: make it from a "
@@ -218,10 +220,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return twin
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> Self:
-        """Replace the process and, if given, the ``calibrator``; returns a new surrogate.
+        """Return a new surrogate with another process and, if given, another ``calibrator``.
 
-        If ``model`` is a surrogate, its pending points and its calibrator, with their settings,
-        take precedence over the settings of this surrogate.
+        If ``model`` is itself a surrogate, its pending points and its calibrator, with their
+        settings, replace the pending points and the calibrator of this surrogate.
 
         Raises:
             BotorchTensorDimensionError: If the inputs of ``model`` have a different width.
@@ -260,15 +262,15 @@ class Surrogate(WrapperModel, FantasizeMixin):
         posterior_transform: PosteriorTransform | None = None,
         baseline: Tensor | None = None,
     ) -> Any:
-        """Posterior at ``X``, ``batch_shape x q x d``; without a calibrator, the process posterior.
+        """Return the posterior at ``X``; without a calibrator, it is the process's posterior.
 
         Args:
-            X: Points.
-            output_indices: None, or the only output.
+            X: Points ``batch_shape x q x d``.
+            output_indices: None, or ``[0]`` for the only output.
             observation_noise: As in BoTorch's models, True for the distribution of an observation,
                 or a tensor of noise variances in the outcome-transformed space.
             posterior_transform: If calibrated, a ``ScalarizedPosteriorTransform`` with one weight.
-            baseline: Points ``r x d``; a calibrated posterior gets its covariance with them.
+            baseline: Points ``r x d``, whose covariance with ``X`` a calibrated posterior contains.
 
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
@@ -296,7 +298,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     def warn_if_unlearned(self) -> None:
         """Warn, once, if the calibrator has seen fewer residuals than it needs."""
-        if self.calibrator is None or not self._may_warn:  # then nothing is read from a device
+        if self.calibrator is None or not self._may_warn:  # avoids a read from the device
             return
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
@@ -310,18 +312,19 @@ class Surrogate(WrapperModel, FantasizeMixin):
             )
 
     def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> Any:
-        """BoTorch's ``fantasize``; ``UnsupportedError`` for models that cannot be conditioned."""
+        """Call BoTorch's ``fantasize``, or raise if the model cannot be conditioned."""
         check_fantasizes(self.gaussian_model, "`fantasize`")
         return super().fantasize(X, sampler, *args, **kwargs)
 
     def condition_on_observations(  # type: ignore[override]
         self, X: Tensor, Y: Tensor, **kwargs: Any
     ) -> Model:
-        """The model conditioned on fantasies or imputed values, with an unchanged calibrator.
+        """Return the model conditioned on fantasies or imputed values; its calibrator is unchanged.
 
         ``X`` is ``batch_shape x n' x d`` and ``Y`` is ``batch_shape' x n' x 1``. Other arguments,
-        such as ``noise``, are passed to the process. Use `observe` for real observations. Pending
-        points become data of the process. Without a calibrator the result is the process.
+        such as ``noise``, are passed to the process. Use `observe` for real observations. In the
+        result, imputed values at pending points are data of the process. Without a calibrator, the
+        result is the conditioned process itself.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(
@@ -360,30 +363,31 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> tuple[Any, Tensor]:
-        """The process given imputed values, from the cache if valid, and the imputed values."""
+        """Return the process conditioned on imputed values, and these values, with a cache."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
         keep_in_step(self.model)  # renews GPyTorch's caches after in-place changes
         if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             Y = self._imputed()
             conditioned = with_observations(self.model, self.X_pending, Y)
-            # After conditioning, as the model's first evaluation changes the basis.
+            # Read the basis after conditioning, since the model's first evaluation changes it.
             self._cache = self._basis(), conditioned, Y
         return self._cache[1:]
 
     def _basis(self) -> tuple[object, ...]:
-        """The objects on which the conditioned process depends; a new object invalidates it."""
+        """Return the objects on which the cache depends; it is invalid once one is replaced."""
         strategy = getattr(self.model, "prediction_strategy", None)
         return self.X_pending, self.imputation, self.censor_value, self.model, strategy
 
     def _imputed(self) -> Tensor:
-        """Values at the pending points, ``n x 1``; for ensembles ``num_members x n x 1``."""
+        """Return values at the pending points, ``n x 1``; for ensembles ``num_members x n x 1``."""
         process, X = self.model, self.X_pending
         if self.imputation == "censor" and self.censor_value is not None:
             Y = X.new_full((len(X), 1), self.censor_value)
             check_takes(process, X, Y, "censor_value")
             return Y
-        # By the cached factor: even for the mean GPyTorch computes caches of variances, O(n^3).
+        # This uses the cached factor. For the mean alone, GPyTorch would compute its caches for
+        # variances as well, in O(n^3).
         with as_in_training(process):
             posterior = process_posterior(process, X)
         if not isinstance(posterior, GPyTorchPosterior):
@@ -395,19 +399,19 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.mean
 
     def _missing_censor_value(self, X_pending: Tensor) -> str | None:
-        """An error message if there are points ``n x d`` to censor but no ``censor_value``."""
+        """Return an error message if there are points to censor but no ``censor_value``."""
         is_needed = self.imputation in (None, "censor") and self.censor_value is None
         if not (is_needed and len(X_pending)):
             return None
         return "`censor_value` is needed to censor pending points: the least possible value."
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
-        """Validate inputs ``n x d``; returns them with all columns, in the model's precision."""
+        """Validate inputs ``n x d``; return them with all columns, in the model's precision."""
         X = with_task_feature(self.model, X)
         return like(self.model, check_inputs(name, X, raw_width(self.model)))
 
     def _still_pending(self, X: Tensor) -> Tensor:
-        """The pending points that are not observed at ``X``."""
+        """Return the pending points that remain after observations at ``X``."""
         arrived = set(matching_rows(X, self.X_pending)) if len(self.X_pending) else set()
         return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
 
@@ -423,7 +427,7 @@ def check_calibrator(calibrator: object) -> None:
 
 
 def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> Calibrator:
-    """Validate a calibrator for a process; moved to the process's device if it is unlearned.
+    """Validate a calibrator for a process, and move an unlearned one to the process's device.
 
     A calibrator that has learned is not moved, since another model may use it.
     """

@@ -29,16 +29,16 @@ class TrainingPrior(NamedTuple):
 
     inputs: Tensor  # n x d, transformed
     covariance: Tensor  # n x n, covariance of the objective at the inputs
-    noise: Tensor  # n, variances of the observations
+    noise: Tensor  # n, noise variances of the observations
     deviation: Tensor  # n, targets minus their prior mean
-    new_noise: Tensor  # n, variances of a new observation at each input
+    new_noise: Tensor  # n, noise variances of a new observation at each input
 
 
 @torch.no_grad()
 def training_prior(
     model: Module, dtype: torch.dtype | None = None, members: bool = False
 ) -> TrainingPrior:
-    """Prior of a Gaussian process at the training inputs, in the precision ``dtype``.
+    """Return the prior of a Gaussian process at the training inputs, in the precision ``dtype``.
 
     The default is the precision of the model. With ``members`` the model is an ensemble, and all
     tensors except the inputs have a first dimension of members. The model and its mode do not
@@ -70,10 +70,11 @@ def training_prior(
 def _noise_of_new_rows(
     likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor]
 ) -> Tensor:
-    """Variances ``n`` that a likelihood adds to new observations at the training inputs.
+    """Return the noise variances ``n`` of new observations at the training inputs.
 
-    A variance learned from a row's value, such as the variance of an outlier, was not known
-    beforehand. One more row prevents a likelihood from treating the rows as its training data.
+    They exclude variances that were learned from a row's value, such as the variance of an outlier.
+    For this, one more row is passed, so that a likelihood does not take the rows for its training
+    data.
     """
     mean, variances, *more = (
         torch.cat([rows, rows[:1]]) for rows in (prior.mean, _variances(prior), *inputs)
@@ -82,7 +83,7 @@ def _noise_of_new_rows(
     for part in likelihood.modules():
         if isinstance(part, FixedGaussianNoise):
             known["noise"] = torch.cat([part.noise, part.noise[:1]])
-    with warnings.catch_warnings():  # likelihoods warn of other rows than their training data
+    with warnings.catch_warnings():  # likelihoods warn about rows that are not their training data
         warnings.simplefilter("ignore")
         marginals = MultivariateNormal(mean, DiagLinearOperator(variances))
         return _added(likelihood, marginals, more, **known)[:-1]
@@ -91,7 +92,7 @@ def _noise_of_new_rows(
 def _added(
     likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor], **known: Tensor
 ) -> Tensor:
-    """The variances ``n`` that a likelihood adds to a prior at ``n`` inputs."""
+    """Return the variances ``n`` that a likelihood adds to a prior at ``n`` inputs."""
     # The noise of some likelihoods depends on the prior's variance, so it is computed as a
     # difference.
     noise = _variances(likelihood(prior, list(inputs), **known)) - _variances(prior)
@@ -99,7 +100,7 @@ def _added(
 
 
 def _variances(distribution: MultivariateNormal) -> Tensor:
-    """Marginal variances, without the lower bound of ``distribution.variance``."""
+    """Marginal variances, without the lower bound that ``distribution.variance`` applies."""
     diagonal: Tensor = distribution.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
     return diagonal
 

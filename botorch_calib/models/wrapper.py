@@ -22,7 +22,7 @@ from botorch_calib.calibration import Calibrator
 
 
 def _of_base(name: str) -> Any:
-    """A property that forwards to the base model, and raises if the base model lacks it."""
+    """Return a property that reads an attribute of the base model, and raises if it is missing."""
     return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
 
 
@@ -35,14 +35,14 @@ class Slots(NamedTuple):
 
     process: Any  # a BoTorch model
     calibrator: Calibrator | None
-    objective: bool  # whether posteriors are of the objective, not of observations
+    objective: bool  # whether posteriors predict the objective instead of observations
     excess: str
 
 
 class WrapperModel(Model):
-    """Base class of `Surrogate`: a model with one output around a process.
+    """Base class of `Surrogate`: a model with one output that wraps a process.
 
-    Modules that `Surrogate` imports use this class to get the process or the slots of a model.
+    Modules that `Surrogate` imports cannot import it, and use this class instead.
     """
 
     # BoTorch's noisy expected improvement can cache Cholesky roots only for BoTorch's models.
@@ -100,7 +100,7 @@ class WrapperModel(Model):
             setattr(self.model, name, value)
 
     def transform_inputs(self, X: Tensor, input_transform: Module | None = None) -> Tensor:
-        """Inputs in the base model's transformed space, the inputs of calibrators."""
+        """Return inputs after the base model's input transform, which calibrators use."""
         return self.gaussian_model.transform_inputs(X, input_transform)
 
     def _set_transformed_inputs(self) -> None:
@@ -125,8 +125,8 @@ class WrapperModel(Model):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move or convert the model; drop the cached factorisation if dtype or device changed.
 
-        Otherwise it must stay: BoTorch's look-ahead moves fantasies to their current device, and
-        differentiates through the factorisation.
+        Otherwise the factorisation must be kept: BoTorch's look-ahead moves fantasies to the device
+        on which they already are, and differentiates through the factorisation.
         """
 
         def kind() -> tuple[torch.dtype, torch.device] | None:
@@ -146,7 +146,7 @@ class WrapperModel(Model):
         keep_transforms: bool = True,
         assign: bool = False,
     ) -> Any:
-        """Load all parts; ``keep_transforms`` is obeyed if the base model's method supports it."""
+        """Load all parts; options that the base model's method does not have are ignored for it."""
         is_base = {key: key.startswith("model.") for key in state_dict}
         base = {key[6:]: value for key, value in state_dict.items() if is_base[key]}
         others = {key: value for key, value in state_dict.items() if not is_base[key]}
@@ -178,11 +178,12 @@ def batch_shape_of(model: Any) -> torch.Size:
 
 @contextmanager
 def _changing(model: Model) -> Iterator[None]:
-    """Context for a change of a model's parts, which drops caches of the old parts."""
+    """Context in which a model's parts are changed; it drops caches that depend on old parts."""
     # Training mode drops GPyTorch's caches and restores the untransformed training inputs, which
     # `eval` mode then transforms again.
     was_training = model.training
-    # A fully Bayesian model would lose its draws, and a variational model has no training data.
+    # Other models are excluded: in training mode a fully Bayesian model would lose its draws, and a
+    # variational model has no training data.
     if isinstance(model, ExactGP) and not is_fully_bayesian(model):
         model.train()
     try:

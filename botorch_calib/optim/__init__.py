@@ -1,4 +1,4 @@
-"""Searches in a box for any BoTorch model, and their helpers."""
+"""Optimisation of acquisition functions of any BoTorch model over a box."""
 
 from botorch_calib.optim.robust_search import optimize_robust
 

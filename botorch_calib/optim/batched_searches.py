@@ -1,8 +1,8 @@
 """Parallel searches whose functions are evaluated together, at the current points of all searches.
 
 SciPy's constrained search has a single start, so BoTorch runs several searches in sequence. An
-evaluation of a model at one point takes nearly as long as an evaluation at several points. Here
-each search runs in a thread, and one evaluation serves the current points of all threads.
+evaluation of a model at several points takes little longer than an evaluation at one point. Here
+each search runs in its own thread, and each evaluation is at the current points of all threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 # Maps points ``b x 1 x d`` to values ``b``, row by row.
 Function = Callable[[Tensor], Tensor]
-# For each function the value ``1`` and the gradient ``1 x 1 x d`` at a point.
+# The value, of shape ``1``, and the gradient ``1 x 1 x d`` of each function at one point.
 Answer = Sequence[tuple[Tensor, Tensor]]
 
 
@@ -26,10 +26,11 @@ def batched_searches(
     starts: Tensor,
     search: Callable[[Tensor, list[Function]], Tensor],
 ) -> Tensor:
-    """Results ``b x 1 x d`` of searches from ``starts``, the same as of separate searches.
+    """Search from each of ``starts``, ``b x 1 x d``; returns the points found, ``b x 1 x d``.
 
-    ``search`` takes a start ``1 x 1 x d`` and the functions, differentiable once, of a point of
-    this shape. It runs in one thread per start. The calling thread evaluates the ``functions``.
+    The points are the same as with separate searches. ``search`` takes a start ``1 x 1 x d`` and a
+    list of functions of such a point, which can be differentiated once. It runs in one thread per
+    start. The calling thread evaluates the ``functions``.
     """
     asked: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
     answers: list[SimpleQueue[Answer | None]] = [SimpleQueue() for _ in starts]
@@ -54,11 +55,11 @@ def batched_searches(
                     else:
                         points[who] = X
                 if running:
-                    order = sorted(points)  # the order must not depend on the threads
+                    order = sorted(points)  # the order of rows must not depend on timing
                     found = _evaluated(functions, torch.cat([points[who] for who in order]))
                     for who, answer in zip(order, found, strict=True):
                         answers[who].put(answer)
-        finally:  # after an error, searches that still wait end
+        finally:  # after an error, end the searches that still wait
             for each in answers:
                 each.put(None)
     return torch.cat([end.result() for end in ends])
@@ -66,7 +67,7 @@ def batched_searches(
 
 @torch.enable_grad()
 def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Answer]:
-    """The `Answer` for each row of ``b x 1 x d``."""
+    """Return the `Answer` for each row of ``X``, ``b x 1 x d``."""
     found = []
     for function in functions:
         Z = X.clone().requires_grad_()
@@ -77,7 +78,7 @@ def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Answer]:
 
 
 class _Asker:
-    """The functions of one search, which are evaluated together at each new point."""
+    """Sends each new point of one search to the calling thread, and waits for its `Answer`."""
 
     def __init__(self, ask: Callable[[Tensor], None], answers: SimpleQueue[Answer | None]) -> None:
         self._ask, self._answers = ask, answers
@@ -85,7 +86,10 @@ class _Asker:
         self._answer: Answer | None = None
 
     def value(self, place: int, X: Tensor) -> Tensor:
-        """The value ``1`` of a function at ``1 x 1 x d``, with its gradient."""
+        """Return the value, of shape ``1``, of function number ``place`` at ``X``, ``1 x 1 x d``.
+
+        The value can be differentiated once in ``X``.
+        """
         point = X.detach()
         if self._point is None or not torch.equal(point, self._point):
             self._point = point.clone()

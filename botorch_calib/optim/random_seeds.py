@@ -1,4 +1,4 @@
-"""Random numbers that depend only on seeds, and leave torch's global state unchanged."""
+"""Seeded random numbers that do not change torch's global random state."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derived_seed(seed: int, *numbers: int) -> int:
-    """A seed derived from ``seed`` and ``numbers``; its stream is independent of other seeds'."""
+    """Derive a seed from ``seed`` and ``numbers``; other arguments give independent streams."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0])

@@ -21,9 +21,10 @@ _LINE = "triples `(indices, coefficients, rhs)`, two tensors and a number"
 
 # Standard deviations of samples around good points, in widths of the box.
 _SPREADS = (0.1, 0.01)
-# Samples of the box that are drawn per point of the region.
+# Number of samples of the box for each requested point of the region.
 _OVERSAMPLED = 16
-# Steps of a random walk before its first sample; its start is feasible, so few steps suffice.
+# Steps of a random walk before its first sample. The walk starts at a feasible point, so few steps
+# suffice.
 _BURN_IN = 200
 
 
@@ -48,7 +49,7 @@ class Region:
         linear: LinearConstraints | None,
         equal: LinearConstraints | None = None,
     ) -> Region:
-        """The region of validated user arguments, which have the forms of ``optimize_acqf``."""
+        """Validate user arguments in the form of ``optimize_acqf``, and return their region."""
         if bounds is None:
             raise BotorchTensorDimensionError(
                 "`bounds` must have shape 2 x d, got None: give them, or `choices`."
@@ -73,7 +74,7 @@ class Region:
         )
 
     def sample(self, num: int) -> Tensor:
-        """Points ``num x 1 x d`` spread over the region."""
+        """Draw at most ``num`` points ``n x 1 x d`` that are spread over the region."""
         if self.linear is None and self.equal is None:
             return draw_sobol_samples(self.bounds, n=num, q=1)
         # Rejection sampling is far cheaper than a random walk if enough samples are feasible.
@@ -86,7 +87,11 @@ class Region:
         return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
 
     def around(self, X: Tensor, num: int) -> Tensor:
-        """Random points ``m x 1 x d`` around each of ``X`` (``b x 1 x d``), at several scales."""
+        """Draw random points ``m x 1 x d`` around the points ``X``, ``b x 1 x d``.
+
+        ``num`` points are drawn around each point, at each scale of ``_SPREADS``. Infeasible points
+        are dropped.
+        """
         lower, upper = self.bounds
         spreads = torch.tensor(_SPREADS, dtype=X.dtype, device=X.device).view(-1, 1, 1, 1, 1)
         steps = torch.randn(len(_SPREADS), num, *X.shape, dtype=X.dtype, device=X.device)
@@ -107,25 +112,25 @@ class Region:
 
     def allows(self, X: Tensor) -> Tensor:
         """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
-        # In units of the inputs, as callers check constraints, and in widths of the box, which may
-        # be as small as the tolerance.
+        # Check in units of the inputs, as callers do. Check in widths of the box as well, since a
+        # width may be as small as the tolerance.
         return evaluate_feasibility(X, self.linear, self.equal) & evaluate_feasibility(
             self.in_widths(X), self.linear_in_widths, self.equal_in_widths
         )
 
     def in_widths(self, X: Tensor) -> Tensor:
-        """Points in widths of the box; columns without width are 0."""
+        """Scale points from the box to the unit cube; columns of width 0 become 0."""
         width = self.bounds[1] - self.bounds[0]
         return (X - self.bounds[0]) / torch.where(width > 0.0, width, torch.ones_like(width))
 
     @cached_property
     def linear_in_widths(self) -> LinearConstraints | None:
-        """The inequality constraints for points in widths, scaled to a largest coefficient of 1."""
+        """The inequality constraints on points of `in_widths`; the largest coefficient is 1."""
         return self._in_widths_of(self.linear)
 
     @cached_property
     def equal_in_widths(self) -> LinearConstraints | None:
-        """The equality constraints for points in widths, scaled to a largest coefficient of 1."""
+        """The equality constraints on points of `in_widths`; the largest coefficient is 1."""
         return self._in_widths_of(self.equal)
 
     def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
@@ -144,14 +149,14 @@ class Region:
 
 
 def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints | None:
-    """Linear constraints on one point, in the precision of the bounds; None without constraints."""
+    """Validate linear constraints, and cast them to the dtype of the bounds; None if none exist."""
     checked: LinearConstraints = []
     for each in [] if lines is None else check_list(name, lines, _LINE):
         if len(check_list(name, each, _LINE)) != 3 or not (
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)
         ):
             raise InputDataError(f"`{name}` must be a list of {_LINE}, got {each!r} in it.")
-        # BoTorch's other form is a pair of row and column; here points have one row.
+        # In BoTorch's other form an index is a pair of row and column. Here points have one row.
         columns = each[0] if each[0].dim() == 1 else each[0][:, 1]
         num = bounds.shape[-1]
         if columns.shape != each[1].shape or not ((-num <= columns) & (columns < num)).all():

@@ -38,8 +38,9 @@ from botorch_calib.optim.scaled_search import (
 
 Array = npt.NDArray[np.float64]
 
-#: The smooth form replaces the largest gradient norm by their norm of order 32, within 9 % of it.
-#: A closer form would take more steps, and the second search makes it unnecessary.
+#: The smooth form replaces the maximum of the gradient norms by the norm of order 32 of the 16
+#: largest ones, which is at most 9 % larger. A closer approximation would take more steps, and is
+#: unnecessary, since the second search is exact.
 SMOOTHING = 1.0 / 32.0
 # Settings of the first, rough search; the tolerance is relative to the spread of the values over
 # the box. BoTorch's own L-BFGS-B requires `factr` to be None with `ftol`. SciPy's L-BFGS-B, which
@@ -53,25 +54,25 @@ _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 class LipschitzBound:
     """The parts of the bound ``E u(x) - radius max_c |grad_c u(x, c)|``.
 
-    Acquisition functions return it, or None, from a method ``lipschitz_bound(bounds)``.
+    The method ``lipschitz_bound(bounds)`` of an acquisition function returns it, or None.
     """
 
     smooth: Callable[[Tensor], Tensor]  # b x 1 x d_x -> b, the smooth form of the bound
     expectation: Callable[[Tensor], Tensor]  # b x d_x -> b, E u(x), differentiable
     # b x d_x and M x d_c -> norms of grad_c u(x, c), b x M, and their gradients in x
     norms_with_slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    contexts: Tensor  # contexts of the maximum, M x d_c
-    radius: float  # factor of the maximum
+    contexts: Tensor  # M x d_c, over which the maximum is taken
+    radius: float  # the factor of the maximum
 
 
 @torch.enable_grad()
 def optimize_robust(
     acq_function: AcquisitionFunction, bounds: Tensor, num_restarts: int = 4, raw_samples: int = 128
 ) -> tuple[Tensor, Tensor]:
-    """Maximise a robust acquisition function: the decision, ``1 x d_x``, and its value, a scalar.
+    """Maximise a robust acquisition function; returns a decision ``1 x d_x`` and its scalar value.
 
     For Lipschitz bounds of a Wasserstein ball, such as `WassersteinUpperConfidenceBound`, this
-    takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (two problems of
+    takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (on two problems of
     ``python -m benchmarks perf``), and finds maxima at kinks more accurately. Other functions are
     passed to ``optimize_acqf``. The search does not depend on the units of decisions and values.
 
@@ -88,7 +89,7 @@ def optimize_robust(
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)
     num = check_count("num_restarts", num_restarts)
-    # The unit of the values is their standard deviation, which needs at least two values.
+    # Values are scaled by their standard deviation, which needs at least two values.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     parts = getattr(acq_function, "lipschitz_bound", lambda bounds: None)(bounds)
     if parts is None:
@@ -128,7 +129,7 @@ def _climbed(
         warnings.filterwarnings("ignore", "Unknown solver options: factr", OptimizeWarning)
         ends, _ = gen_candidates_scipy(
             starts,
-            # The tolerance is relative to the value, so level and unit are removed.
+            # The tolerance is relative to the value, so values are centred and scaled.
             lambda X: (parts.smooth(X) - centre) / scale,  # type: ignore[arg-type]
             lower_bounds=bounds[0],
             upper_bounds=bounds[1],
@@ -140,7 +141,7 @@ def _climbed(
 def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: float) -> Tensor:
     """Maximise ``E u(x) - radius t`` subject to ``t >= |grad_c u(x, c)|``; returns ``1 x d_x``.
 
-    Decisions are in widths of the box, and values and ``radius t`` in units of ``scale``.
+    The search scales the box to the unit cube, and divides values and ``radius t`` by ``scale``.
     """
     lower, width = bounds[0], bounds[1] - bounds[0]
 
@@ -149,7 +150,7 @@ def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: 
 
     @lru_cache(maxsize=1)  # SLSQP calls all functions at the same point in turn
     def at(x: bytes) -> tuple[Array, ...]:
-        """Expectation and its gradient, penalties and their gradients, in the search's units."""
+        """Return the scaled expectation, its gradient, the penalties and their gradients."""
         with torch.enable_grad():
             X = point(np.frombuffer(x).copy()).requires_grad_()
             value = parts.expectation(X).squeeze()
@@ -163,7 +164,7 @@ def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: 
         )
         return tuple(each.double().cpu().numpy() for each in found)
 
-    # A column without width does not move.
+    # A column of width 0 has no effect on the point.
     x = torch.where(width > 0, (start[0] - lower) / width, 0.0).clamp(0.0, 1.0)
     first = x.double().cpu().numpy()
     with warnings.catch_warnings():

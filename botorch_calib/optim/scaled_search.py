@@ -37,15 +37,16 @@ def optimize_in_unit_box(
     fixed_features: Mapping[int, float] | None = None,
     linear: LinearConstraints | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
+    """Find one point by BoTorch's ``optimize_acqf``, with scaled inputs and values.
 
-    Returns the point, ``1 x d``, and its value, a scalar, both without scaling. The default
-    ``unit`` is the `spread_of_values`. One-shot functions, such as ``qKnowledgeGradient``, are not
-    scaled, since BoTorch chooses their starts by their class.
+    The box is scaled to the unit cube, and values are divided by ``unit`` (default:
+    `spread_of_values`). Returns the point ``1 x d`` and its value, a scalar, without scaling.
+    One-shot functions, such as ``qKnowledgeGradient``, are not scaled, since BoTorch chooses their
+    starts by their class.
 
-    ``fixed_features`` have nonnegative columns, and values inside or outside of the box; the
-    function is never evaluated at other values. ``linear`` are BoTorch's
-    ``inequality_constraints``.
+    ``fixed_features`` maps nonnegative columns to values, which may be outside of the box. The
+    function is never evaluated at other values of these columns. ``linear`` holds constraints in
+    the form of BoTorch's ``inequality_constraints``.
     """
     settings: dict[str, Any] = {
         "q": 1,
@@ -63,7 +64,7 @@ def optimize_in_unit_box(
         return candidate.detach(), value
     box = bounds.clone()
     for column, x in held.items():
-        box[:, column] = x  # without width, so that rounding does not change it
+        box[:, column] = x  # equal bounds, so that rounding does not change the value
     unit = spread_of_values(acqf, box) if unit is None else unit
     in_unit_box = InUnitBox(acqf, box, unit)
     if linear is None:
@@ -79,12 +80,13 @@ def optimize_in_unit_box(
 
 
 class InUnitBox(AcquisitionFunction):
-    """An acquisition function of inputs in widths of their box, with values in a given unit.
+    """Wraps an acquisition function: inputs are in the unit cube, values are divided by ``unit``.
 
-    BoTorch's search stops when the gradient is less than 1e-5. If inputs ranged over a million, or
-    values over a millionth, it would stop at its starts. It is slow if ranges of inputs differ.
+    BoTorch's search stops when the gradient is less than 1e-5. If the range of the inputs were 1e6,
+    or the range of the values 1e-6, the search would stop at its starts. The search is also slow if
+    the ranges of the inputs differ.
 
-    The attribute ``bounds`` is the unit cube; columns without width are fixed at 0.
+    The attribute ``bounds`` is the unit cube; columns of width 0 are fixed at 0.
     """
 
     def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
@@ -94,7 +96,7 @@ class InUnitBox(AcquisitionFunction):
         self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """The inputs in units of ``acqf``, from inputs in widths of the box."""
+        """Map points of the unit cube to inputs of ``acqf``."""
         # ``lerp`` is exact at both ends, so rounding leaves all inputs inside the box.
         return torch.lerp(self.box[0], self.box[1], X)
 
@@ -105,10 +107,10 @@ class InUnitBox(AcquisitionFunction):
 
 @torch.no_grad()
 def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
-    """A unit for the values of a function of ``b x 1 x d``, a scalar; 1 for logarithms.
+    """Return the scale of an acquisition function's values, a scalar; 1 for logarithms.
 
-    It is the power of two next to the standard deviation of the values at a few points of the box.
-    Logarithms have no unit, and their lowest values would dominate the standard deviation.
+    The scale is the standard deviation of the values at a few points of the box, rounded to a power
+    of two. Logarithms have no unit, and their lowest values would dominate the standard deviation.
     """
     one = torch.ones_like(bounds[0, 0])
     if is_logarithm(acqf):
@@ -116,7 +118,8 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     # With a fixed seed, the starts of a search do not depend on this draw.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
     spread = values.std(correction=0)
-    # Tiny values at these points may be large elsewhere, and must not overflow in a tiny unit.
+    # Values that are tiny at these points may be large elsewhere, where division by a tiny unit
+    # would overflow.
     least = torch.finfo(bounds.dtype).tiny ** 0.25
     unit = spread.clamp_min(least).log2().round().exp2()  # powers of two divide without rounding
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
@@ -131,7 +134,7 @@ def is_logarithm(acqf: object) -> bool:
 def without_search_warnings() -> Iterator[None]:
     """Suppress warnings about why a search stops, for callers that check its result.
 
-    BoTorch overrides warning filters, so all warnings are caught, and the others issued again.
+    BoTorch overrides warning filters, so all warnings are caught, and other ones are issued again.
     """
     with warnings.catch_warnings(record=True) as caught:
         yield

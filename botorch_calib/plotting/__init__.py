@@ -1,8 +1,8 @@
 """Figures of calibration and optimization runs; ``pip install botorch_calib[plot]``.
 
-Every function draws into ``ax`` (default: the axes of a new figure) and returns it, so labels,
-titles and limits can still be changed. Legends are outside of the axes: save a figure that was not
-made with ``layout="constrained"`` with ``bbox_inches="tight"``.
+Every ``plot_`` function draws into ``ax`` (default: the axes of a new figure) and returns it, so
+labels, titles and limits can still be changed. Legends are outside of the axes. So save a figure
+with ``bbox_inches="tight"``, unless it was made with ``layout="constrained"``.
 """
 
 from botorch_calib.plotting.diagnostics import (

@@ -40,12 +40,13 @@ def plot_reliability(
     confidence: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
-    """Stated against observed frequencies, of quantiles or central prediction intervals.
+    """Plot observed against stated frequencies of quantiles or central prediction intervals.
 
-    For a report, the figure shows the fraction of observations at or below each quantile: a curve
-    flatter than the diagonal means that distributions are too narrow. With levels and frequencies
-    it shows coverages of central intervals: below the diagonal, intervals are too narrow. The band
-    contains the whole curve of a calibrated model with the probability ``confidence``.
+    For a report, the figure shows the fraction of observations at or below each quantile. A curve
+    that is flatter than the diagonal means that distributions are too narrow. For given levels and
+    frequencies, the figure shows the coverage of central intervals. A curve below the diagonal then
+    means that intervals are too narrow. The band contains the whole curve of a calibrated model
+    with the probability ``confidence``.
 
     Args:
         levels: A report, or stated coverages ``M``, increasing, in (0, 1).
@@ -98,11 +99,11 @@ def plot_reliability(
 def plot_pit_histogram(
     report: CalibrationReport, num_bins: int = 10, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
-    """Histogram of the probability integral transforms, which is flat for a calibrated model.
+    """Plot the histogram of probability integral transforms, flat for a calibrated model.
 
-    Peaks at both ends mean that distributions are too narrow, a hump in the middle that they are
-    too wide, and a slope that they are biased. The band contains all bars of a calibrated model
-    with the probability ``confidence``.
+    The predictive distributions are too narrow if there are peaks at both ends, too wide if there
+    is a peak in the middle, and biased if there is a slope. The band contains all bars of a
+    calibrated model with the probability ``confidence``.
 
     Args:
         report: A calibration report.
@@ -138,16 +139,17 @@ def plot_pit_histogram(
 def plot_coverage_over_time(
     report: CalibrationReport, window: int = 20, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
-    """Coverage of the central interval, of all observations so far and of the latest observations.
+    """Plot the coverage of the central interval so far, and in a window of latest observations.
 
     At each step the band contains the running coverage of a calibrated model with the probability
-    ``confidence``. Even if the running coverage approaches the target, it may have been wrong for
-    some time, which the window shows. The window's band would be as wide as at step ``window``.
+    ``confidence``. Even if the running coverage approaches the target, the coverage may have been
+    wrong for some time, which the sliding window shows. A band for the window would be as wide at
+    all steps as the drawn band at step ``window``.
 
     Args:
         report: A calibration report.
         window: Number of observations in the sliding window; its curve starts at this step.
-        confidence: Probability of the band at each step, in (0, 1).
+        confidence: Probability, in (0, 1), that the band contains the coverage at a given step.
         ax: Axes to draw into.
 
     Example:
@@ -176,10 +178,10 @@ def plot_coverage_over_time(
 
 
 def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> Axes:
-    """Wealth of the bets against a model's predictions, and the wealth that raises the alarm.
+    """Plot the wealth of bets against a model's predictions, and the wealth that raises the alarm.
 
     Args:
-        alarm: An alarm after calls of ``observe``, or an element of a report's ``alarms``.
+        alarm: An alarm that has observed outcomes, such as an element of a report's ``alarms``.
         ax: Axes to draw into.
 
     Example:
@@ -199,10 +201,10 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
 
 
 def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:
-    """Likelihood of the noise's standard deviation, with all other hyperparameters fixed.
+    """Plot the likelihood of the noise level, with all other hyperparameters fixed.
 
-    A line marks the model's noise. The interval that the data support is shaded; if it includes 0,
-    it extends to the left border.
+    A line marks the standard deviation of the noise in the model. The interval that the data
+    support is shaded. If it includes 0, it extends to the left end of the axis.
 
     Args:
         diagnosis: A result of `noise_diagnosis`.
@@ -219,7 +221,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
     right = 1.3 * max(shown[-1], *marks)
-    # On a logarithmic axis a curve that is flat down to 0 would have no end.
+    # A curve that is flat down to 0 has no left end on a logarithmic axis.
     floor = min(marks) / 30.0
     left = 0.75 * max(min(shown[0], *marks), floor)
     low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]

@@ -46,14 +46,14 @@ def plot_intervals(
     level: float = 0.8,
     ax: Axes | None = None,
 ) -> Axes:
-    """Prediction intervals of observations, of the calibrated and the base model, in 1-d.
+    """Plot prediction intervals of the calibrated and the base model over a single input.
 
     Args:
         model: A model of one input, calibrated or not.
         X_grid: Points at which to draw the intervals, ``m x 1``, increasing.
         X: Observed inputs, ``n x 1``.
         Y: Observed outcomes, ``n x 1``.
-        truth: The objective without noise at ``X_grid``, ``m x 1``, or a function of such points.
+        truth: The noise-free objective at ``X_grid``, ``m x 1``, or a function that computes it.
         level: Probability of the intervals, in (0, 1).
         ax: Axes to draw into.
 
@@ -111,7 +111,7 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
 
 @torch.no_grad()
 def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
-    """Half-widths ``n`` of calibrated intervals, in the base model's predictive deviations.
+    """Half-widths ``n`` of calibrated intervals, in standard deviations of the base model.
 
     For the arguments see `prediction_interval`.
 
@@ -133,11 +133,11 @@ def plot_threshold_map(
     level: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Map of the learned half-width of the prediction interval over a box in two dimensions.
+    """Plot a map of the learned half-width of the prediction interval over a box in 2-d.
 
-    White is the base model's width. The calibrator found the base model overconfident in orange
-    areas, and underconfident in purple areas. The legend is above the axes: give the figure a title
-    with ``ax.figure.suptitle``.
+    White marks the base model's width. The calibrator found the base model overconfident in orange
+    areas, and underconfident in purple areas. The legend is above the axes, so set a title with
+    ``ax.figure.suptitle``.
 
     Args:
         model: A calibrated model of two inputs.
@@ -158,7 +158,7 @@ def plot_threshold_map(
     widths = _as_image(interval_half_width(model, grid, level))
     ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     own = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    # With a floor, colours do not exaggerate the variation of a nearly constant map.
+    # A minimum colour range does not exaggerate the variation of a nearly constant map.
     spread = max(float(np.abs(widths - own).max()), 0.1)
     mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
     bar = style.add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
@@ -177,9 +177,9 @@ def plot_certified_region(
     violated: Tensor | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Map of the points that a chance constraint certifies over a box in two dimensions.
+    """Plot a map of the points in a 2-d box that a chance constraint certifies.
 
-    Colours show the margin in units of the outcome. For several outcomes they show the least
+    Colours show the margin in units of the outcome. For several outcomes they show the smallest
     margin, in standard deviations of the outcomes. Purple points are certified, orange points are
     not. The legend is above the axes (see `plot_threshold_map`).
 
@@ -213,7 +213,7 @@ def plot_certified_region(
     with torch.no_grad():
         found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     margins = _as_image(found)
-    # The few largest margins would take all the colours, and margins far from 0 do not matter.
+    # A few large margins would take up the colour range, and margins far from 0 do not matter.
     reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
     mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
     several = len(constraint.limits) > 1
@@ -250,7 +250,7 @@ def _colored(
     from matplotlib.colors import CenteredNorm
 
     norm = CenteredNorm(vcenter=center, halfrange=spread)
-    # Rasterized: in vector graphics the triangles take 65 MB.
+    # Rasterized, since the triangles would take 65 MB in vector graphics.
     return ax.pcolormesh(*axes, values, cmap=cmap, norm=norm, shading="gouraud", rasterized=True)
 
 
@@ -262,7 +262,7 @@ def _finished(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None
         marks: dict[str, Any] = {"s": 36, "zorder": 3}
         if label == "violations":
             marks = {"marker": "X", "s": 100, "zorder": 4}
-        # White edges set marks off from the map. Unclipped marks are complete at the border.
+        # White edges separate marks from the map. Without clipping, marks at the edge are complete.
         marks |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
         ax.scatter(*X.detach().cpu().numpy().T, label=label, **marks)
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))

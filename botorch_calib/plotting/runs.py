@@ -15,7 +15,7 @@ from botorch_calib.plotting import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colours and hatches of the states; hatches tell states apart in black and white.
+#: Colour and hatch of each status. The hatches differ so that bars differ in black and white.
 STATUS_STYLES = {
     TrialStatus.OBSERVED: (style.COLORS[0], ""),
     TrialStatus.PENDING: (style.COLORS[5], "//"),
@@ -25,10 +25,11 @@ STATUS_STYLES = {
 
 
 def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Mean regret of each method with a band of one standard error over seeds.
+    """Plot the mean regret of each method with a band of one standard error over seeds.
 
     Args:
-        curves: Regrets ``seeds x T`` by method, from the initial design on. One seed has no band.
+        curves: Regrets ``seeds x T`` by method; column 0 is the regret after the initial design. No
+            band is drawn for a single seed.
         ax: Axes to draw into.
 
     Example:
@@ -57,9 +58,10 @@ def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 def plot_timeline(
     trials: Sequence[Trial], now: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """A bar for each trial, from its submission to the arrival of its value.
+    """Plot a bar for each trial, from its submission to the arrival of its value.
 
-    Bars of trials without a value end at ``now``, also of failed trials, whose end is unknown.
+    Bars of trials without a value end at ``now``. This includes failed trials, whose end is not
+    known.
 
     Args:
         trials: Trials of a ledger, such as ``ledger.trials``.

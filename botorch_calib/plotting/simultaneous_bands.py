@@ -1,9 +1,8 @@
 """Simultaneous bands, which contain the whole curve of frequencies of a calibrated model.
 
 A curve of ``M`` frequencies leaves at least one of ``M`` pointwise 95 % bands in far more than 5 %
-of cases. Simultaneous bands have the same, larger probability at each level. Dynamic programming
-over the counts finds the probability at which the whole curve is inside with the given confidence
-[Sailynoja2022].
+of cases. So a simultaneous band has a larger pointwise probability, the same at each level. Dynamic
+programming over the counts gives the probability that the whole curve is inside [Sailynoja2022].
 
 .. [Sailynoja2022]
     T. Säilynoja, P.-C. Bürkner and A. Vehtari. Graphical test for discrete uniformity and its
@@ -20,8 +19,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-# The tail probability for more observations is computed for this number: it hardly depends on the
-# number, and the time grows with its square.
+# The tail probability is computed for at most this number of observations. It hardly changes with
+# more observations, while the time grows with the square of their number.
 _MAX_EXACT = 1000
 
 
@@ -41,7 +40,7 @@ def simultaneous_band(
 def simultaneous_histogram_band(
     num_observations: int, num_bins: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Ends of a `simultaneous_band` for the fractions of PITs in ``num_bins`` equal bins."""
+    """Lower and upper end of a band for the fractions of PITs in ``num_bins`` equal bins."""
     so_far = np.arange(1, num_bins + 1)
     steps = 1.0 / so_far[::-1]
 
@@ -56,9 +55,10 @@ def simultaneous_histogram_band(
 
 
 def _shares(p: np.ndarray | float, stays: Callable[..., float], num: int, confidence: float) -> Any:
-    """Ends of bands of fractions, for counts of events with the probabilities ``p``.
+    """Ends of bands for fractions of ``num`` observations, from events with probabilities ``p``.
 
-    All counts have the same tail probability, found to a relative accuracy of 1e-3.
+    ``stays`` gives the probability that all counts are inside. Each count has the same probability
+    in either tail, found to a relative accuracy of 1e-3.
     """
 
     def ends(num: int, tail: float) -> Any:

@@ -67,7 +67,7 @@ def finished(
 
 
 def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "neither") -> Colorbar:
-    """Add a colour bar for ``drawn``."""
+    """Add a colour bar for ``drawn`` to the figure, and return it."""
     bar = ax.figure.colorbar(drawn, ax=ax, extend=extend)
     bar.ax.tick_params(labelsize=TICK_SIZE)
     bar.set_label(label, fontsize=LABEL_SIZE)

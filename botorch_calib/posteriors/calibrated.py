@@ -27,7 +27,7 @@ from botorch_calib.posteriors.prediction import EXCESS, MEMBER_DIM, Prediction
 
 
 class CalibratedPosterior(Prediction, Posterior):
-    """Posterior of the objective, or an observation, under a calibrated predictive distribution.
+    """Posterior of the objective or an observation under a calibrated predictive distribution.
 
     The Gaussian posterior has ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point. The
     piecewise distribution replaces the standard normal distribution of ``z = (y - mu) / sqrt(v +
@@ -38,40 +38,40 @@ class CalibratedPosterior(Prediction, Posterior):
     ``y = f + sqrt(n) eps`` from the Gaussian process. The noise is a function of the input: ``eps =
     (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process. Therefore:
 
-    * A sample is a function of ``x``: equal rows have equal values. If the Cholesky factor of the
-      process needs jitter, its paths differ between equal rows by about the root of the jitter, and
-      ``f~`` differs by up to ``max(1, T') + |T' - 1| / 2`` times as much.
+    * A sample is a function of ``x``, so equal rows of ``X`` have equal values. If the Cholesky
+      factor of the process needs jitter, its paths differ between equal rows by about the root of
+      the jitter, and ``f~`` differs by up to ``max(1, T') + |T' - 1| / 2`` times as much.
     * Each marginal equals the closed form for every ``q``, and the sample at a point does not
       depend on later points.
     * ``z`` has the posterior correlation of ``f``, exactly between points of equal ``v`` and ``n``.
-    * A distribution that corrects nothing returns the sample paths of the process.
+    * If ``T`` is the identity map, samples are sample paths of the process.
 
-    Samples of the observation are ``mu + sqrt(v + n) T(z)``. Their noise is independent from row to
-    row, as in BoTorch: two observations at the same point differ.
+    Samples of the observation are ``mu + sqrt(v + n) T(z)``. As in BoTorch, their noise is
+    independent between rows, so two observations at the same point differ.
 
     *Ensembles.* Members ``s`` of equal weight, such as the draws of a fully Bayesian model, have
     ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. With ``F`` the mixture's cdf of ``y``, the
     normal score is ``z = Phi^-1(F(y))``. A draw from a member is calibrated by ``y~ =
-    F^-1(Phi(T(z)))`` and ``f~ = f + a_s (y~ - y)``. If members have no variance of their own (``v_s
-    = 0``), only observations are corrected. `mean`, `variance` and samples have a dimension of
-    members, ``batch_shape x num_members x q x 1``, as in BoTorch's ensemble posteriors: acquisition
+    F^-1(Phi(T(z)))`` and ``f~ = f + a_s (y~ - y)``. If members have no variance (``v_s = 0``), only
+    observations are calibrated. `mean`, `variance` and samples have a dimension of members,
+    ``batch_shape x num_members x q x 1``, as in BoTorch's ensemble posteriors, since acquisition
     functions average over the members of a model with ``_is_ensemble``. All other methods,
-    including `moments`, describe the mixture. Samples map scores by interpolation, with an error
-    of about 1e-5 scores if members are similar; see `ScoreTable`.
+    including `moments`, describe the mixture. Samples use interpolated scores, with an error of
+    about 1e-5 if members are similar (see `ScoreTable`).
 
-    *Guarantee.* The guarantee is on the coverage of statements about the observation. Observations
-    at distinct points do not show whether excess spread is due to the objective or to the noise, so
-    by default the gain ``a`` of the process is used. If its noise variance is too small, intervals
-    of the objective stay too narrow at visited points.
+    *Guarantee.* Coverage is guaranteed for statements about the observation. Observations at
+    distinct points do not show whether excess spread is due to the objective or to the noise, so
+    the default is the gain ``a`` of the process. If the noise variance of the process is too small,
+    intervals of the objective remain too narrow at visited points.
 
-    ``excess="objective"`` trusts the noise variance and attributes the remaining calibrated
-    variance to the objective. With ``tau^2 = max(1, Var[z])`` the variance of the process becomes
-    ``v' = tau^2 (v + n) - n``, and its gain becomes ``a' = v' / (v' + n) = max(a, 1 - n / (Var[z]
-    (v + n)))``. Then ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, whose variance is
-    ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` by a normal draw of ``f`` given ``y``
-    under ``a'``, with the same residual. This option only raises the gain, and has a kink at
-    ``Var[z] = 1``. Its intervals carry no guarantee either: they are too wide if the noise variance
-    is too small.
+    ``excess="objective"`` assumes that the noise variance is correct, and attributes the remaining
+    calibrated variance to the objective. With ``tau^2 = max(1, Var[z])``, the variance of the
+    process becomes ``v' = tau^2 (v + n) - n``, and its gain becomes ``a' = v' / (v' + n) = max(a, 1
+    - n / (Var[z] (v + n)))``. Then ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``,
+    whose variance is ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` by a normal draw of
+    ``f`` given ``y`` under ``a'``, with the same residual. This option never lowers the gain, which
+    has a kink at ``Var[z] = 1``. The intervals of the objective have no guarantee either. They are
+    too wide if the noise variance is too small.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
@@ -80,10 +80,10 @@ class CalibratedPosterior(Prediction, Posterior):
         noise_variance: Observation noise variance ``n``, in squared units of the outcome,
             broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
             noise; a tensor of zeros gives the same up to rounding.
-        denoise: If False, the posterior of the observation ``y`` itself.
-        excess: ``"noise"`` or ``"objective"``: the source of spread in excess of the process's
-            spread. Use ``"noise"`` for the search, ``"objective"`` for claims about ``f``. The
-            posterior of the observation is the same.
+        denoise: Whether the posterior is of the objective; if False, it is of the observation.
+        excess: The source of spread in excess of the process's spread, ``"noise"`` or
+            ``"objective"``. Use ``"noise"`` for the search and ``"objective"`` for claims about
+            ``f``. The posterior of the observation is the same for both.
 
     Raises:
         UnsupportedError: If ``posterior`` is not Gaussian, or ``predictive`` is not a
@@ -166,7 +166,7 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def mean(self) -> Tensor:
-        """Mean, ``batch_shape x q x 1``; with members, the mean of each."""
+        """Mean, ``batch_shape x q x 1``; for an ensemble, the mean of each member."""
         return self._of_members(0) if self.members else self.moments()[0]
 
     @property
@@ -176,12 +176,12 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def mixture_mean(self) -> Tensor:
-        """Mean of the mixture of members, the first of `moments`."""
+        """Mean of the mixture of members, the first result of `moments`."""
         return self.moments()[0]
 
     @property
     def mixture_variance(self) -> Tensor:
-        """Variance of the mixture of members, the second of `moments`."""
+        """Variance of the mixture of members, the second result of `moments`."""
         return self.moments()[1]
 
     def _of_members(self, moment: int) -> Tensor:
@@ -209,12 +209,13 @@ class CalibratedPosterior(Prediction, Posterior):
     # ------------------------------------------------------------ joint samples
 
     @cached_property
-    @torch.enable_grad()  # the cached posterior needs a graph even if its first user does not
+    @torch.enable_grad()  # the posterior is cached, and a later caller may need its graph
     def path_posterior(self) -> GPyTorchPosterior:
         """The Gaussian posterior of the targets, from which paths of the process are drawn.
 
         GPyTorch adds a jitter of 1e-8 (1e-6 in single precision) to covariance matrices that
-        rounding has made indefinite. It is small in this space, for any units of the outcome.
+        rounding has made indefinite. This jitter is small compared with targets of order 1, for any
+        units of the outcome.
         """
         mean = self.target_mean.squeeze(-1)
         if self.covariance is None:
@@ -225,13 +226,13 @@ class CalibratedPosterior(Prediction, Posterior):
         return GPyTorchPosterior(MultivariateNormal(mean, operator))
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
-        """Differentiable samples from base samples, ``sample_shape x batch_shape x q x 1``.
+        """Return differentiable samples, ``sample_shape x batch_shape x q x 1``.
 
         Args:
             sample_shape: Shape of the set of samples.
             base_samples: Standard normal numbers, ``sample_shape x base_sample_shape``. In the last
-                dimension the first number makes the path ``f``. The second number makes the noise:
-                through a second path or, for an observation, directly.
+                dimension, the first number determines the path ``f``. The second number determines
+                the noise of an observation, or the second path for samples of the objective.
         """
         if base_samples.shape[: len(sample_shape)] != sample_shape:
             raise RuntimeError(
@@ -242,7 +243,7 @@ class CalibratedPosterior(Prediction, Posterior):
         if not self.objective:
             path = self.path_posterior.rsample_from_base_samples(sample_shape, first)
             return self.moved(path, second.unsqueeze(-1))
-        # One product makes both paths.
+        # One matrix product computes both paths.
         drawn = first.unsqueeze(0) if self._corrects_nothing else torch.stack([first, second])
         shape = Size([len(drawn), *sample_shape])
         paths = self.path_posterior.rsample_from_base_samples(shape, drawn)
@@ -251,7 +252,7 @@ class CalibratedPosterior(Prediction, Posterior):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: Tensor
     ) -> Tensor:
-        """Samples at these points, joint with samples at a baseline, given a root at the baseline.
+        """Return samples drawn jointly with samples at a baseline, given a root at the baseline.
 
         Args:
             sample_shape: Shape of the set of samples.
@@ -269,7 +270,7 @@ class CalibratedPosterior(Prediction, Posterior):
         known = self.with_baseline.double()
         known = torch.linalg.solve_triangular(baseline_L.mT, known, upper=True, left=False)
         own = psd_safe_cholesky(self.covariance.double() - known @ known.mT, max_tries=6)
-        # One product makes all paths.
+        # One matrix product computes all paths.
         has_other = self.objective and not self._corrects_nothing
         columns = base_samples.double().reshape(-1, *base_samples.shape[len(sample_shape) :])
         columns = columns[..., : 1 + has_other].movedim(0, -2)
@@ -291,15 +292,15 @@ class CalibratedPosterior(Prediction, Posterior):
         )
 
     def moved(self, path: Tensor, other: Tensor) -> Tensor:
-        """Outcomes from paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
+        """Return outcomes for paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
 
         ``other`` are independent paths or, for observations, standard normal numbers. The noise
         ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of ``f``. If
         the paths have the correlation ``r`` between two points, ``z`` has the correlation ``r
         (sqrt(v v') + sqrt(n n')) / sqrt((v + n) (v' + n'))``. The factor of ``r`` is at most 1, and
-        it is 1 if both points have the same ``n / v``. If jitter outweighs a small ``v``, the noise
-        is too large. This does no harm: ``f~`` changes with ``f'`` at the rate ``(T' - 1) sqrt(v n)
-        / (v + n)``, at most ``|T' - 1| / 2``.
+        it is 1 if both points have the same ``n / v``. If jitter exceeds a small ``v``, the noise
+        is too large. The effect is bounded, since ``f~`` changes with ``f'`` at the rate ``(T' - 1)
+        sqrt(v n) / (v + n)``, whose absolute value is at most ``|T' - 1| / 2``.
         """
         mean, variance, noise = self.target_mean, self.target_variance, self.target_noise
         if not self.objective:
@@ -319,7 +320,7 @@ class CalibratedPosterior(Prediction, Posterior):
         return self.outcome_map.outcome(moved).to(self.dtype)
 
     def _transport(self, t: Tensor) -> Tensor:
-        """The shift of observed targets by calibration; members share a table of scores."""
+        """Return the shift of observed targets by calibration; ensembles use a table of scores."""
         if not self.members:
             z = (t - self.target_mean) / self._total
             return self._total * (self._predictive.transport(z) - z)

@@ -1,7 +1,8 @@
 r"""`normal_scores`: normal scores under any predictive distribution, from its cdf ``F``.
 
-An observation ``y`` has the normal score ``z = Phi^-1(F(y))``; its inverse is ``y = F^-1(Phi(z))``.
-A calibrator needs nothing else of a predictive distribution. Register another kind of posterior::
+An observation ``y`` has the normal score ``z = Phi^-1(F(y))``. The inverse map is ``y =
+F^-1(Phi(z))``. A calibrator only needs these two maps of a predictive distribution. To support
+another kind of posterior, register a function that returns them::
 
     @normal_scores.register(MyPosterior)
     def _(posterior: MyPosterior) -> OutcomeMap:
@@ -26,18 +27,18 @@ from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
-# Most formulas in double precision do not resolve probabilities closer to 0 or 1.
+# Most formulas in double precision do not resolve probabilities that are closer to 0 or 1.
 _NEAREST = torch.finfo(torch.double).eps
 _LEAST_SHARE = 1e-300
 
 
 @singledispatch
 def normal_scores(posterior: Any) -> OutcomeMap:
-    """The map from normal scores to observations under a posterior of observations.
+    """Return the map from normal scores to observations under a posterior of observations.
 
-    It supports a ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with
-    ``cdf`` and ``icdf``, and the posteriors of botorch_community's prior-fitted networks and
-    variational Bayesian last layers (noise included). Other kinds can be registered.
+    The supported posteriors are a ``TorchPosterior`` of any distribution with ``cdf`` and ``icdf``,
+    or of a ``StudentT``, and the posteriors of botorch_community's prior-fitted networks and
+    variational Bayesian last layers. They must include the noise. Other kinds can be registered.
 
     Raises:
         UnsupportedError: If this kind of posterior is not registered.
@@ -88,7 +89,7 @@ _of_distribution.register(StudentT, lambda d: _StudentT(d.loc, d.scale, d.df))
 
 
 class _LocationScale(OutcomeMap):
-    """A normal distribution."""
+    """The map for a normal distribution."""
 
     def __init__(self, location: Tensor, scale: Tensor) -> None:
         self._location, self._scale = location.double(), scale.double()
@@ -101,7 +102,7 @@ class _LocationScale(OutcomeMap):
 
 
 class _StudentT(_LocationScale):
-    """A Student t distribution."""
+    """The map for Student's t distribution."""
 
     def __init__(self, location: Tensor, scale: Tensor, df: Tensor) -> None:
         super().__init__(location, scale)
@@ -115,7 +116,7 @@ class _StudentT(_LocationScale):
 
 
 class _Inverted(OutcomeMap):
-    """A distribution with ``cdf`` and ``icdf``, evaluated in double precision.
+    """The map for a distribution with ``cdf`` and ``icdf``, evaluated in double precision.
 
     Scores range from -8.1 to 8.1, since PyTorch's formulas do not resolve more extreme
     probabilities.
@@ -132,7 +133,7 @@ class _Inverted(OutcomeMap):
         support: Any = self._distribution.support
         y = outcome.double()
         inside = support.check(y)
-        # Beyond these quantiles PyTorch raises for some values, or rounds to 0 or 1.
+        # Beyond these quantiles PyTorch's cdf raises an error for some values, or is 0 or 1.
         least, typical, greatest = (
             self._distribution.icdf(torch.full_like(y, level))
             for level in (_NEAREST, 0.5, 1.0 - _NEAREST)
@@ -143,9 +144,10 @@ class _Inverted(OutcomeMap):
 
 
 class _Histogram(OutcomeMap):
-    """A density that is constant between common borders.
+    """The map for a histogram, whose bins are the same at all points.
 
-    Each half is computed from its own end, so both tails keep their digits.
+    The lower half is computed from the probabilities below the bins, and the upper half from the
+    probabilities above them, so both tails keep their digits.
     """
 
     def __init__(self, borders: Tensor, probabilities: Tensor) -> None:
@@ -167,11 +169,11 @@ class _Histogram(OutcomeMap):
         return torch.where(upper, high, low)
 
     def _from_end(self, tail: Tensor, below: Tensor, shares: Tensor, borders: Tensor) -> Tensor:
-        """The value at which the probability ``tail`` is reached from the first border.
+        """Return the value at which the probability, added up from the first border, is ``tail``.
 
-        ``below`` has the probabilities before each border.
+        ``below`` contains the probability between the first border and each border.
         """
-        # Leading dimensions are samples: flatten them into one row for each distribution.
+        # Leading dimensions are dimensions of samples. Flatten them into a row per distribution.
         lead = tail.dim() - below.dim()
         rows = tail.movedim(tuple(range(lead)), tuple(range(-lead, 0))) if lead else tail
         rows = rows.flatten(below.dim() - 1)

@@ -11,28 +11,31 @@ from torch import Tensor
 class OutcomeMap(ABC):
     """An increasing map of the real line to outcomes, with its inverse, for each point of a batch.
 
-    For a model with an outcome transform it is the inverse transform. For a predictive distribution
-    with the distribution function ``F`` it is ``F^-1(Phi(z))``. Tensors have at least two
+    For a model with an outcome transform, the map is the inverse transform. For a predictive
+    distribution with the cdf ``F``, the map is ``F^-1(Phi(z))``. Tensors have at least two
     dimensions, and broadcast against ``batch_shape x q x 1``.
     """
 
     @abstractmethod
     def outcome(self, latent: Tensor) -> Tensor:
-        """Outcomes, of the shape of ``latent`` after broadcasting; differentiable."""
+        """Return outcomes, of the shape of ``latent`` after broadcasting, differentiable."""
 
     @abstractmethod
     def latent(self, outcome: Tensor) -> Tensor:
-        """The inverse map; minus infinity below the range of outcomes, infinity above it."""
+        """Return the inverse map, ``-inf`` below the range of outcomes and ``inf`` above it."""
 
     def kinks(self, ref: Tensor) -> Tensor | None:
-        """Latent numbers where the map is not smooth, increasing, ``num x ...``, or None.
+        """Return the sorted latent values at which the map is not smooth, ``num x ...``, or None.
 
-        Panels of integrals end at kinks. The result has the precision and device of ``ref``.
+        Quadrature panels end at these values. They have the precision and the device of ``ref``.
         """
         return None
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """The increasing map to ``weight y + offset``; it takes ``-latent`` if ``weight < 0``."""
+        """Return the increasing map to ``weight y + offset``.
+
+        If ``weight < 0``, the argument of the new map is ``-latent``.
+        """
         return _AffineAfter(self, weight, offset)
 
 
@@ -40,7 +43,7 @@ class OutcomeMap(ABC):
 class Affine(OutcomeMap):
     """The map ``offset + weight t``; the identity by default.
 
-    Both arguments are numbers, or tensors that broadcast against ``batch_shape x q x 1``.
+    Each argument is a number, or a tensor that broadcasts against ``batch_shape x q x 1``.
     """
 
     weight: Tensor | float = 1.0  # positive
@@ -58,7 +61,7 @@ class Affine(OutcomeMap):
         return outcome if self._is_identity else (outcome - self.offset) / self.weight
 
     def scaled(self, size: Tensor, power: int = 1) -> Tensor:
-        """Convert a deviation (``power=1``) or a variance (``power=2``) of ``t`` to outcomes."""
+        """Convert a deviation (``power=1``) or variance (``power=2``) to units of the outcome."""
         return size if self._is_identity else size * self.weight**power
 
     def affine(self, weight: float, offset: float) -> Affine:

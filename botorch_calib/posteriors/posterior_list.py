@@ -23,13 +23,13 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
 
     One sampler draws base samples for all outcomes from one sequence, so outcomes are independent
-    under quasi-random numbers too. BoTorch's list has one sampler for each outcome; its outcomes
-    are independent under pseudo-random numbers only [botorch issue 2658].
+    under quasi-random numbers too. BoTorch's list has one sampler for each outcome, so outcomes are
+    independent under pseudo-random numbers only [botorch issue 2658].
 
     Args:
-        posteriors: One for each of the ``m`` outcomes, at the same points ``batch_shape x q``:
-            posteriors of calibrated models, or known values (an ``EnsemblePosterior`` of one
-            member).
+        posteriors: One posterior for each of the ``m`` outcomes, at the same ``batch_shape x q``
+            points. It is the posterior of a calibrated model, or an ``EnsemblePosterior`` of one
+            member for an outcome with known values.
 
     Raises:
         UnsupportedError: If the posteriors have different shapes.
@@ -61,9 +61,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def base_sample_shape(self) -> Size:
-        """``batch_shape x q x 2m``: two numbers for the first outcome, two for the second, ...
+        """``batch_shape x q x 2m``, with two numbers for each outcome, in the order of outcomes.
 
-        A known outcome needs none, and an outcome without calibration may need only one.
+        A known outcome needs no number, and an outcome without calibration may need only one.
         """
         return Size([*self._extended_shape()[:-1], sum(self._numbers_of_base_samples)])
 
@@ -73,7 +73,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def _numbers_of_base_samples(self) -> list[int]:
-        """Numbers of base samples of each outcome at a point."""
+        """Number of base samples at a point, for each outcome."""
         num_dims = len(self._extended_shape()) - 1  # dimensions of the t-batch and the points
         return [
             0 if _is_known(each) else each.base_sample_shape[num_dims:].numel()
@@ -81,7 +81,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         ]
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x m``, from base samples.
+        """Return differentiable samples, ``sample_shape x batch_shape x q x m``.
 
         The base samples are standard normal, ``sample_shape x base_sample_shape``.
         """
@@ -99,9 +99,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor]
     ) -> Tensor:
-        """Samples joint with samples at a baseline, given the root of each outcome.
+        """Return samples drawn jointly with samples at a baseline.
 
-        See `CalibratedPosterior.rsample_from_cached_root`; ``baseline_L`` has a root per outcome.
+        See `CalibratedPosterior.rsample_from_cached_root`. ``baseline_L`` has a root per outcome.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = [
@@ -113,7 +113,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     # ------------------------------------------------------------ marginals
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, ``batch_shape x q x m``."""
+        """Return the mean and the variance, ``batch_shape x q x m``."""
         pairs = [
             each.moments() if isinstance(each, Prediction) else (each.mean, each.variance)
             for each in self.posteriors
@@ -122,15 +122,15 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         return mean, variance
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(f <= value)`` of each marginal, for one value or values ``batch_shape x q x m``."""
+        """Return ``P(f <= value)`` for each outcome; values may be ``batch_shape x q x m``."""
         return self._of_each("cdf", value)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Density of each marginal, for one value or values ``batch_shape x q x m``."""
+        """Return the density of each outcome at values, which may be ``batch_shape x q x m``."""
         return self._of_each("density", value)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals; levels are as in `CalibratedPosterior.quantile`."""
+        """Return quantiles of each outcome; levels are as in `CalibratedPosterior.quantile`."""
         return torch.cat([_stated(each).quantile(value) for each in self.posteriors], dim=-1)
 
     def _of_each(self, name: str, value: Tensor | float) -> Tensor:
@@ -178,7 +178,7 @@ def _get_sampler_calibrated(
     *,
     seed: int | None = None,
 ) -> NormalMCSampler:
-    """A Sobol sampler, or an i.i.d. sampler if a t-batch has too many base samples for Sobol."""
+    """Return a Sobol sampler, or an i.i.d. sampler if there are too many base samples for Sobol."""
     if posterior.base_sample_shape[-2:].numel() > SobolEngine.MAXDIM:
         return IIDNormalSampler(sample_shape=sample_shape, seed=seed)
     return SobolQMCNormalSampler(sample_shape=sample_shape, seed=seed)

@@ -8,10 +8,10 @@ Every model is described in the same way, in the space of its *targets* ``t``:
 * A calibrator gives the ``predictive`` distribution of ``z``.
 * An increasing `OutcomeMap` maps ``t`` to the outcome ``y``.
 
-An exact Gaussian process has one member, and a fully Bayesian model has many. ``Standardize`` is an
-affine map, and ``Log`` is a nonlinear one. If only the cdf ``F`` of a posterior is available, the
-mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``. So the code below does not depend on
-the kind of model.
+An exact Gaussian process has one member, and a fully Bayesian model has many. ``Standardize`` gives
+an affine map, and ``Log`` gives a nonlinear map. If only the cdf ``F`` of a posterior is available,
+the mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``. So the code below does not depend
+on the kind of model.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
 # default of BoTorch's analytic acquisition functions, which do not export it.
 MIN_VARIANCE = 1e-12
-# Targets are clamped to this range. Derivatives contain cubes of targets over the smallest standard
-# deviation, which would overflow farther out.
+# Targets are clamped to this range. Derivatives contain the cube of a target over the smallest
+# standard deviation, which would overflow for larger targets.
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
-_CHUNK = 2**14  # quantiles, at different levels, that are computed together
-# Deviations at which the growth of a map is measured, and the cap of this growth
+_CHUNK = 2**14  # number of quantiles, at several levels, that are computed together
+# Normal scores at which the growth of a map is measured, and the cap of this growth
 _FAR_OUT, _MOST_GROWTH = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0), 12.0
 _GREATEST = 1e300  # outcomes are clamped to this range
-# Nodes on a panel: for moments, and for improvement, which a search evaluates many times
+# Nodes on a panel. `_COARSE` is for improvement, which a search evaluates many times.
 _FINE, _COARSE = 16, 12
 
 
 def usual_least(dtype: torch.dtype) -> float:
-    """Smallest variance of the objective for targets of order 1."""
+    """Return the smallest variance of the objective for targets of order 1."""
     return float(max(min_variance.value(dtype), MIN_VARIANCE))
 
 
@@ -88,7 +88,7 @@ class Prediction:
     nonlinear map too. Moments and improvement are then integrals by differentiable quadrature. They
     are accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to
     a kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
-    exist, the result is a finite part of the integral.
+    exist, the result is the integral over a finite range.
 
     Args:
         mean: Means of the targets, ``batch_shape x q x 1``; with ``members``, ``batch_shape x S x q
@@ -102,14 +102,14 @@ class Prediction:
             the model's own distribution.
         objective: Whether the prediction is of the objective; if not, it is of an observation.
         excess: ``"noise"`` or ``"objective"``: see `CalibratedPosterior`.
-        members: Whether there is a dimension of members, of equal weights.
+        members: Whether ``mean`` has a dimension of members, which have equal weights.
         of_order_one: Whether targets are of order 1, as in a model with standardised outcomes.
             Variances are then raised to the minimum that BoTorch and GPyTorch use.
     """
 
     #: Precision of the results; computations are in float64.
     dtype: torch.dtype = torch.double
-    #: ``batch_shape x q x 1``.
+    #: Shape of the results, ``batch_shape x q x 1``.
     shape: torch.Size
 
     def __init__(
@@ -154,15 +154,15 @@ class Prediction:
         return twin
 
     def corrected(self, predictive: PiecewisePredictive | None) -> Self:
-        """The prediction with another distribution of scores; None for the model's own."""
+        """Return the prediction with another distribution of scores (None: the model's own)."""
         return self._with(predictive=predictive)
 
     def of_observation(self) -> Self:
-        """The prediction of an observation."""
+        """Return the prediction of an observation."""
         return self._with(objective=False) if self.objective else self
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """The prediction of ``weight y + offset``; the weight -1 turns a minimum into a maximum.
+        """Return the prediction of ``weight y + offset``. A weight of -1 makes minima maxima.
 
         Raises:
             InputDataError: If ``weight`` is 0.
@@ -179,9 +179,9 @@ class Prediction:
     # ------------------------------------------------------------ scores of observations
 
     def score(self, value: Tensor | float) -> Tensor:
-        """Normal scores ``Phi^-1(P(y <= value))`` of observations under this prediction.
+        """Return the normal scores ``Phi^-1(P(y <= value))`` of observations.
 
-        Scores are exact between -37 and 37, although the probability rounds to 1 from 8.2 on.
+        Scores are exact between -37 and 37, although the probability rounds to 1 above 8.2.
         """
         z = self.own_score(value)
         if self._corrects_nothing:
@@ -190,7 +190,7 @@ class Prediction:
         return score_of_tails(predictive.cdf(z), predictive.mirrored().cdf(-z))
 
     def own_score(self, value: Tensor | float) -> Tensor:
-        """Normal scores of observations under the model, without calibration.
+        """Return the normal scores of observations under the model, without calibration.
 
         Calibrators learn from these scores.
         """
@@ -200,7 +200,7 @@ class Prediction:
         return (t - self.target_mean) / self._total
 
     def at_score(self, z: Tensor | float) -> Tensor:
-        """Observations with the normal scores ``z``: the inverse of `score`, differentiable."""
+        """Return observations with the normal scores ``z``, the inverse of `score`."""
         z = self._double("z", z)
         z = z if self._corrects_nothing else self._predictive.transport(z)
         if self.members:
@@ -212,11 +212,11 @@ class Prediction:
     # ------------------------------------------------------------ probabilities and quantiles
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(f <= value)``."""
+        """Return ``P(f <= value)``."""
         return self._distribution.cdf(self._latent("value", value)).to(self.dtype)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Density at ``value``, 0 outside the range of the outcome."""
+        """Return the density at ``value``, which is 0 outside the range of the outcome."""
         y = self._double("value", value)
         if isinstance(self.outcome_map, Affine):
             log_density = self._distribution.log_prob(self._latent("value", value))
@@ -232,12 +232,12 @@ class Prediction:
         return (density if torch.is_grad_enabled() else density.detach()).to(self.dtype)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles, differentiable.
+        """Return quantiles, differentiable.
 
         Args:
-            value: Levels in (0, 1), of any shape. As in BoTorch, the shape of several levels leads
-                the shape of the result. The check of a tensor of levels synchronizes with its
-                device.
+            value: Levels in (0, 1), of any shape. As in BoTorch, the shape of several levels comes
+                first in the shape of the result. The check of a tensor of levels synchronizes with
+                its device.
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
@@ -247,14 +247,14 @@ class Prediction:
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():
             raise InputDataError(f"`value` must contain levels in (0, 1), got {value}.")
-        # Large parts need few operations, small parts need little memory.
+        # Large parts need few operations, and small parts need little memory.
         size = max(_CHUNK // max(self.shape.numel(), 1), 1)
         parts = levels.view(-1, *[1] * len(self.shape)).split(size)
         values = torch.cat([self._out(self._distribution.quantile(part)) for part in parts])
         return values.view(*levels.shape, *values.shape[1:])
 
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
-        """``log P(lower <= f <= upper)``, accurate in both tails.
+        """Return ``log P(lower <= f <= upper)``, accurate in both tails.
 
         Args:
             lower: Lower limit, below ``upper``; None for minus infinity.
@@ -266,11 +266,11 @@ class Prediction:
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``P(f > best_f)``."""
+        """Return ``P(f > best_f)``."""
         return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
 
     @cached_property
-    @torch.enable_grad()  # the cached distribution needs a graph even if its first user does not
+    @torch.enable_grad()  # the distribution is cached, and a later caller may need its graph
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         """The distribution of targets minus `_origin`, in float64."""
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
@@ -301,7 +301,7 @@ class Prediction:
     @cached_property
     @torch.enable_grad()
     def _predictive(self) -> PiecewisePredictive:
-        """The distribution of scores in float64; standard normal without a correction."""
+        """The distribution of scores in float64; standard normal without calibration."""
         if self.predictive is None:
             return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
         return self.predictive.to(torch.double)
@@ -320,7 +320,7 @@ class Prediction:
     @cached_property
     @torch.enable_grad()
     def _growth(self) -> tuple[Tensor, Tensor] | None:
-        """``v' / v`` and ``tau^2``, both at least 1, with ``excess="objective"``; else None.
+        """The ratios ``v' / v`` and ``tau^2``, at least 1, if ``excess="objective"``; else None.
 
         Let ``z`` be normal with variance ``tau^2``, so that ``t`` has the variance ``tau^2 (v +
         n)``. Denoising with the gain of ``v`` is one step of the EM algorithm that removes noise of
@@ -351,16 +351,19 @@ class Prediction:
         return 0.0 if self.members else self.target_mean
 
     def _out(self, value: Tensor) -> Tensor:
-        """Outcomes, from targets minus `_origin`."""
+        """Return outcomes, given targets minus `_origin`."""
         return self.outcome_map.outcome(self._origin + value).to(self.dtype)
 
     def _latent(self, name: str, value: Tensor | float) -> Tensor:
-        """Targets minus `_origin`, from outcomes; infinite targets are clamped to `_FAR`."""
+        """Return targets minus `_origin`, given outcomes. Targets are clamped to `_FAR`."""
         y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Numbers in float64 with at least two dimensions; a vector fills the leading one."""
+        """Return numbers in float64 as a tensor of at least two dimensions.
+
+        A vector becomes a new leading dimension.
+        """
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
@@ -369,20 +372,20 @@ class Prediction:
     # ------------------------------------------------------------ expectations
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, which share one computation."""
+        """Return the mean and the variance, which share one computation."""
         if isinstance(self.outcome_map, Affine):
             mean, variance = self._distribution.moments()
             return self._out(mean), self.outcome_map.scaled(variance, power=2).to(self.dtype)
         everywhere = self.target_mean.new_full((1, 1), -math.inf)
         values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
-        log_weights = log_weights.log_softmax(dim=0)  # removes the error of the rule's total mass
+        log_weights = log_weights.log_softmax(dim=0)  # normalises the total mass
         mean = (log_weights.exp() * values).sum(dim=0)
-        # Multiplied by roots of the weights: a weight of 0 times an infinite square would be NaN.
+        # Differences times roots of weights, since a weight of 0 times an infinite square is NaN
         variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
         return mean.to(self.dtype), variance.to(self.dtype)
 
     def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``log E(f - best_f)+``.
+        """Return ``log E(f - best_f)+``.
 
         Args:
             best_f: Value to improve upon (maximisation). The result for minus infinity is infinity,
@@ -391,14 +394,15 @@ class Prediction:
         return self._log_improvement(best_f).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``E(f - best_f)+``; see `log_expected_improvement`."""
-        # From float64: `log_expected_improvement` may have been rounded to single precision.
+        """Return ``E(f - best_f)+``; see `log_expected_improvement`."""
+        # Not from `log_expected_improvement`, which may be rounded to single precision.
         return self._log_improvement(best_f).exp().to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """Expected shortfall ``E[f | f <= Q(level)]``, or conditional value at risk.
+        """Return the expected shortfall (conditional value at risk) ``E[f | f <= Q(level)]``.
 
-        For the mean of the largest values negate the result of ``affine(-1.0)``.
+        For the mean of the largest values, call this method of ``affine(-1.0)`` and negate the
+        result.
 
         Args:
             level: Probability of the tail, in (0, 1).
@@ -406,15 +410,15 @@ class Prediction:
         check_open_unit("level", level)
         if isinstance(self.outcome_map, Affine):
             return self._out(self._distribution.mean_below(level))
-        # q - E(q - f)+ / level, where an error of the quantile enters squared. The shift moves q
-        # off a knot of the distribution, where rounding would decide on which side a piece is.
+        # The mean is q - E(q - f)+ / level, where a small error of q has a second-order effect. The
+        # shift moves q off a knot, where rounding would decide on which side of q a piece is.
         latent = self._distribution.quantile(level) + self._origin + 1e-8 * self._total
         q = self.outcome_map.outcome(latent)
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
         return (q - below / level).to(self.dtype)
 
     def _log_improvement(self, best_f: Tensor | float, order: int = _COARSE) -> Tensor:
-        """`log_expected_improvement` in float64."""
+        """Return `log_expected_improvement` in float64."""
         best = self._double("best_f", best_f)
         if isinstance(self.outcome_map, Affine):
             near = best.clamp(-_FAR, _FAR)
@@ -431,7 +435,7 @@ class Prediction:
         return torch.where(best.isinf(), -best, log_ei)
 
     def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Outcomes of targets above ``threshold``, with log weights, ``N x shape`` each."""
+        """Return a quadrature rule above ``threshold``: outcomes and log weights, ``N x shape``."""
         if isinstance(self._distribution, DenoisedMixture):
             raise UnsupportedError(
                 "The mean and the improvement of an ensemble need an affine outcome transform, or "
@@ -444,13 +448,13 @@ class Prediction:
         points, log_weights = rule_above(
             self._distribution, threshold.detach() - origin, growth, order, kinks
         )
-        # Clamped, as an infinite outcome times a weight of 0 would be NaN
+        # Outcomes are clamped, as an infinite outcome times a weight of 0 would be NaN.
         outcomes = self.outcome_map.outcome(self.target_mean + points)
         return outcomes.clamp(-_GREATEST, _GREATEST), log_weights
 
     @torch.no_grad()
     def _growth_of_map(self) -> Tensor:
-        """Growth rate of the map's slope far out: the larger one of both sides."""
+        """Return the growth rate of the map's slope in the tail where it is larger."""
         far = torch.stack([self.target_mean + k * self._total for k in _FAR_OUT])
         rises = self.outcome_map.outcome(far).diff(dim=0)
         slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
@@ -470,7 +474,7 @@ class Prediction:
         return self.outcome_map.scaled(self._total)
 
     def spread(self) -> Spread:
-        """Location and scale of an observation, with the parts of the objective and the noise."""
+        """Return the location and scale of an observation, and the scale's two sources."""
         noise = self.target_noise
         if isinstance(self.outcome_map, Affine) and not self.members:
             zero = torch.zeros_like(self.target_variance)
@@ -483,12 +487,12 @@ class Prediction:
         if noise is not None:
             f = self._with(objective=True)
             own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
-        # The derivative of a root is infinite at 0.
+        # The clamp avoids 0, where the derivative of the root is infinite.
         rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
         return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
 
 
 def _quantile(prediction: Prediction, score: float) -> Tensor:
-    """The quantile of a prediction at the level ``Phi(score)``."""
+    """Return the quantile of a prediction at the level ``Phi(score)``."""
     # The check of a tensor of levels would synchronize with the device.
     return prediction.quantile(0.5 * math.erfc(-score / math.sqrt(2.0))).double()

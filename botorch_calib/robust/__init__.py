@@ -1,9 +1,9 @@
-"""Distributional robustness: distributions of the context, and worst cases around them.
+"""Distributional robustness: worst-case expectations over distributions of the context.
 
-A model takes decisions ``x`` and contexts ``c`` together (`joint_inputs`). A decision is judged by
-the worst expectation of a function ``u(x, c)`` over an ambiguity set (`sets`) around a
-`ContextDistribution` (`contexts`). `contextual_function` has the interface of ``u``, `gp` the
-functions of models. The acquisition functions are in `botorch_calib.acquisition.robust`.
+A model takes decisions ``x`` and contexts ``c`` together (`joint_inputs`). The value of a decision
+is the worst expectation of a function ``u(x, c)`` over an ambiguity set (`sets`) around a
+`ContextDistribution` (`contexts`). `contextual_function` defines the interface of ``u``, and `gp`
+implements it for models. The acquisition functions are in `botorch_calib.acquisition.robust`.
 """
 
 from botorch_calib.robust.contexts import ContextDistribution

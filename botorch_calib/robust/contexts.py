@@ -1,4 +1,4 @@
-"""Distributions of the context on finitely many atoms, over which expectations are taken."""
+"""Distributions of the context on finitely many atoms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from botorch_calib.models.matching_rows import first_appearances
 
 T = TypeVar("T")
 
-# Largest error of a sum of weights: float32 weights of a few thousand atoms pass.
+# Largest difference between the sum of weights and 1: a few thousand float32 weights pass.
 _SUM_TOLERANCE = 1e-5
 
 
@@ -40,9 +40,9 @@ class ContextDistribution:
         points: Contexts, ``M x d_c``.
         weights: Probabilities of the atoms, ``M``, which sum to 1 up to rounding.
         indices: Columns of a model's joint inputs that hold the contexts, in the order of the
-            columns of ``points``; negative indices count from the end (None: the last ``d_c``).
+            columns of ``points``. Negative indices count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm (None: the atoms; samples are too few).
+            takes the largest gradient norm (None: the atoms, but samples are too few).
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -79,7 +79,7 @@ class ContextDistribution:
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
-        """A distribution on atoms ``M x d_c`` with probabilities ``M``; equal atoms are merged."""
+        """Return the distribution on atoms ``M x d_c`` with weights ``M``, merging equal atoms."""
         given = cls(points, weights)
         kept, inverse = first_appearances(given.points).unique(return_inverse=True)
         if len(kept) == given.num_points:
@@ -90,10 +90,10 @@ class ContextDistribution:
 
     @classmethod
     def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
-        """The distribution of observed contexts ``n x d_c``; equal contexts become one atom.
+        """Return the distribution of observed contexts; equal contexts become one atom.
 
         Args:
-            samples: Contexts.
+            samples: Observed contexts, ``n x d_c``.
             weights: Nonnegative numbers with a positive sum, ``n``, for example to forget old
                 samples (default: equal weights).
         """
@@ -113,7 +113,9 @@ class ContextDistribution:
         bandwidth: str | float | Tensor = "scott",
         seed: int = 0,
     ) -> ContextDistribution:
-        """Quasi-random draws from a Gaussian kernel density estimate, reflected into a box.
+        """Return the distribution of quasi-random draws from a kernel density estimate in a box.
+
+        The kernel is Gaussian. Draws outside the box are reflected into it.
 
         Args:
             samples: Observed contexts inside the box, ``n x d_c``.
@@ -150,7 +152,7 @@ class ContextDistribution:
             uniform = uniform.to(samples.device)
             sample = samples.double()[(uniform[:, 0] * len(samples)).long()]
             moved = sample + scale * torch.special.ndtri(uniform[:, 1:]) - low.double()
-            # Reflection at both faces is periodic, with twice the width as its period.
+            # Reflection at both faces is periodic, with a period of twice the width.
             width = (high - low).double()
             phase = torch.remainder(moved, 2 * width)
             inside = torch.minimum(phase, 2 * width - phase).clamp(min=0.0)
@@ -162,11 +164,11 @@ class ContextDistribution:
     def from_icdf(
         cls, icdf: Callable[[Tensor], Tensor], num_points: int, dim: int, seed: int = 0
     ) -> ContextDistribution:
-        """Quasi-random draws from a distribution, given its inverse distribution function.
+        """Return the distribution of quasi-random draws, made by an inverse distribution function.
 
         Args:
-            icdf: Maps ``num_points x dim`` numbers in (0, 1), float64, to contexts
-                ``num_points x d_c``.
+            icdf: The inverse distribution function. It maps ``num_points x dim`` numbers in (0, 1),
+                float64, to contexts ``num_points x d_c``.
             num_points: Number of draws; powers of 2 balance a Sobol sequence.
             dim: Number of uniform coordinates.
             seed: Seed of the draws.
@@ -187,10 +189,10 @@ class ContextDistribution:
         return cls.empirical(points)
 
     def with_candidates(self, points: Tensor) -> ContextDistribution:
-        """Add atoms ``m x d_c`` of weight 0, without duplicates; returns a new distribution.
+        """Return the distribution with additional atoms ``m x d_c`` of weight 0, without repeats.
 
-        The exact Wasserstein ball, for example, moves mass between atoms only. With a grid of
-        candidates it can move mass to any point of the grid.
+        For example, the exact Wasserstein ball moves mass between atoms only. If the candidates are
+        a grid, it can move mass to any point of the grid.
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])
@@ -208,7 +210,7 @@ class ContextDistribution:
         return replace(self, indices=indices)
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
-        """A copy with the given `lipschitz_points`; denser points make the bound safer."""
+        """A copy with the given `lipschitz_points`. Denser points make the bound more reliable."""
         return replace(self, lipschitz_points=points)
 
     @property
@@ -243,7 +245,7 @@ class ContextDistribution:
         )
 
     def memo(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """``compute()``, which depends only on this distribution, computed once per ``key``."""
+        """Return ``compute()``, cached by ``key``; it must depend on this distribution only."""
         if key not in self._memo:
             with torch.no_grad():
                 self._memo[key] = compute()
@@ -270,7 +272,7 @@ def check_weights(weights: Tensor, num_points: int) -> Tensor:
 
 
 def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistribution:
-    """The empirical distribution of contexts ``n x d_c``; a distribution is returned unchanged."""
+    """Return ``contexts`` if they are a distribution, else the empirical one of ``n x d_c``."""
     if isinstance(contexts, ContextDistribution):
         return contexts
     return ContextDistribution.empirical(check_contexts("contexts", contexts))
@@ -288,7 +290,7 @@ def check_contexts(name: str, contexts: Tensor) -> Tensor:
 def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
     """Euclidean distances ``a x b`` between the rows of ``a x d`` and ``b x d``.
 
-    Differences are taken first. The faster formula ``|a|^2 - 2 a'b + |b|^2``, a matrix product,
-    loses half of the digits for close rows, and those rows matter most to kernels and costs.
+    They are computed from differences of rows. The faster formula ``|a|^2 - 2 a'b + |b|^2`` loses
+    half of the digits for close rows, which matter most for kernels and transport costs.
     """
     return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")

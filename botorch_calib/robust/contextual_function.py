@@ -10,14 +10,15 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
-# Keeps the direction of a vanishing gradient finite.
+# Lower limit of norms in denominators, which keeps the direction of a zero gradient finite
 _TINY = 1e-30
-# Number of norms in a smooth maximum. At order 256 a norm of 97 % of the largest hardly counts.
+# Number of largest norms in a smooth maximum. At order 256 a norm of 97 % of the largest norm has
+# almost no effect.
 _LARGEST = 16
 
 
 class _WithJacobian(Function):
-    """Values whose derivatives have been computed before."""
+    """Implements `with_jacobian`."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
@@ -32,9 +33,10 @@ class _WithJacobian(Function):
 
 
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
-    """``values``, ``b`` or ``b x M``, with a given Jacobian in ``X``, once differentiable.
+    """Return ``values``, ``b`` or ``b x M``, with a given Jacobian with respect to ``X``.
 
-    Row ``i`` depends only on row ``i`` of ``X``: ``jacobian`` is ``b x d`` or ``b x M x d``.
+    Row ``i`` depends only on row ``i`` of ``X``, so ``jacobian`` is ``b x d`` or ``b x M x d``. The
+    result is once differentiable.
     """
     return _WithJacobian.apply(X, values, jacobian)
 
@@ -43,11 +45,11 @@ class ContextualFunction(ABC):
     """A function ``u(x, c)`` of pairs of decisions ``x`` and contexts ``c``.
 
     `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` wraps any function of joint
-    inputs. Derivatives are computed with the values, chunk by chunk, to bound the memory. Results
-    are differentiable once, with respect to ``X`` only.
+    inputs. Derivatives are computed together with the values, in chunks that limit the memory.
+    Results are differentiable once, with respect to ``X`` only.
     """
 
-    chunk = 2048  # number of pairs whose second derivatives are taken together
+    chunk = 2048  # number of pairs whose second derivatives are computed together
 
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
         """Values ``b x M`` at all pairs of decisions ``b x d_x`` and contexts ``M x d_c``."""
@@ -56,7 +58,10 @@ class ContextualFunction(ABC):
         return self.with_gradients(X, contexts)[0]
 
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Values as in `__call__`, and context gradients ``b x M x d_c`` without a graph."""
+        """Values as in `__call__`, and their gradients with respect to contexts, ``b x M x d_c``.
+
+        The gradients have no graph.
+        """
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
         if _wants_gradient(X):
@@ -72,10 +77,10 @@ class ContextualFunction(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
 
-        The derivative of the steepness is the derivative of the norm at the maximising context
-        (Danskin's theorem). With ``smoothing`` in (0, 1] the maximum is replaced by the norm of
-        order ``1 / smoothing`` of the 16 largest norms; at 1 it is their sum. The maximum is over
-        ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
+        The maximum is over ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``). Its
+        derivative is the derivative of the norm at the maximising context (Danskin's theorem). With
+        ``smoothing`` in (0, 1], the maximum is replaced by a vector norm of order ``1 / smoothing``
+        of the 16 largest gradient norms. With ``smoothing = 1`` this is their sum.
         """
         if steepness_contexts is None:
             steepness_contexts = contexts
@@ -100,9 +105,10 @@ class ContextualFunction(ABC):
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """`gradient_norms` and their gradients in decisions, ``b x M x d_x``, without a graph.
+        """Norms ``b x M`` as in `gradient_norms`, and the gradients of the norms, ``b x M x d_x``.
 
-        Contexts are ``M x d_c``, or ``b x M x d_c`` with different contexts for each decision.
+        The gradients are with respect to decisions. Contexts are ``M x d_c``, or ``b x M x d_c``
+        with different contexts for each decision. The results have no graph.
         """
         shape = (len(X), contexts.shape[-2])
         parts = [self._gradient_norm(x, c) for x, c in self._pairs(X.detach(), contexts.detach())]
@@ -112,23 +118,24 @@ class ContextualFunction(ABC):
     def _pairs(self, X: Tensor, contexts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """All pairs, ``chunk`` at a time: decisions ``m x d_x`` and contexts ``m x d_c``."""
         num, contexts = contexts.shape[-2], contexts.expand(len(X), -1, -1)
-        for start in range(0, max(len(X) * num, 1), self.chunk):  # one empty chunk without pairs
+        for start in range(0, max(len(X) * num, 1), self.chunk):  # one empty chunk if no pairs
             place = torch.arange(start, min(start + self.chunk, len(X) * num), device=X.device)
             row = place // max(num, 1)
             yield X[row], contexts[row, place % max(num, 1)]
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` and gradients ``b x M x (d_x + d_c)`` in ``(x, c)``, without a graph.
+        """Values ``b x M``, and gradients ``b x M x (d_x + d_c)`` with respect to ``(x, c)``.
 
-        If ``gradients`` is False, the second tensor is ignored.
+        The results must have no graph. If ``gradients`` is False, the second tensor is ignored.
         """
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their gradients in ``x_i``, ``b x d_x``.
+        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and the gradients of the norms, ``b x d_x``.
 
-        Decisions are ``b x d_x`` and contexts ``b x d_c``. The results have no graph.
+        Decisions are ``b x d_x`` and contexts are ``b x d_c``. The gradients are with respect to
+        decisions. The results must have no graph.
         """
 
 
@@ -137,9 +144,10 @@ def _wants_gradient(X: Tensor) -> bool:
 
 
 def _norm_of_order(p: float, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The norm of order ``p`` of values ``b x M``, and its derivatives.
+    """The norm of order ``p`` of each row of values ``b x M``, and its derivatives.
 
-    ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``; powers of ratios do not overflow.
+    The derivatives are ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``. Powers of ratios do not
+    overflow.
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)

@@ -1,4 +1,4 @@
-"""Joint inputs ``z = (x, c)`` of decisions and contexts, in the columns of a model."""
+"""Joint inputs ``z = (x, c)`` of decisions and contexts, in the column order of a model."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Columns:
 def join_contexts(
     X: Tensor, contexts: Tensor, context_indices: Sequence[int] | None = None
 ) -> Tensor:
-    """Joint inputs ``z = (x, c)`` of decisions and contexts, in the columns of a model.
+    """Return joint inputs ``z = (x, c)``, ``... x d``, in the column order of a model.
 
     Args:
         X: Decisions ``... x d_x``.
         contexts: Contexts ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
-        context_indices: Columns of the joint inputs that hold the contexts, in the contexts'
-            order; negative indices count from the end (default: the last ``d_c``).
+        context_indices: Columns of the joint inputs for the columns of ``contexts``, in this order.
+            Negative indices count from the end (default: the last ``d_c``).
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.

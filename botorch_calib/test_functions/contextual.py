@@ -4,9 +4,10 @@ The learner chooses ``x``, then ``c`` is drawn from an unknown distribution. The
 the expectation of ``f(x, c)`` under this distribution (`ContextualProblem.evaluate_stochastic`), as
 in [Micheli2025wdrbo, eq. 10, sections 5 and 9].
 
-Joint inputs have the decisions first. All problems are *maximised* by default: functions that the
-paper minimises have ``negate=True``. A normal context clipped to an interval has atoms at both ends
-(for N(0.5, 0.2^2) on [0, 1], of probability 0.0062 each), which all expectations include.
+The columns of an input are the decisions, then the contexts. All problems are *maximised* by
+default: functions that the paper minimises have ``negate=True``. A normal distribution that is
+clipped to an interval has atoms at both ends, which all expectations include. For N(0.5, 0.2^2) on
+[0, 1], each atom has the probability 0.0062.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ Icdf = Callable[[Tensor], Tensor]
 def clipped_normal(
     u: Tensor, mean: float, std: float, lower: float = 0.0, upper: float = 1.0
 ) -> Tensor:
-    """Quantiles at ``u`` of N(mean, std^2), clipped to [lower, upper]."""
+    """Return quantiles of N(mean, std^2) at levels ``u``, clipped to [lower, upper]."""
     return (mean + std * torch.special.ndtri(u)).clamp(lower, upper)
 
 
 class ContextualProblem(BaseTestProblem):
-    """A test problem on joint inputs, decisions first, whose contexts are independent.
+    """A test problem whose inputs are decisions, then independent contexts.
 
-    A problem that the paper minimises is negated unless ``negate`` is given.
+    By default, problems that the paper minimises are negated.
     """
 
     bounds: Tensor  # 2 x d
@@ -46,7 +47,7 @@ class ContextualProblem(BaseTestProblem):
     num_decisions: int  # d_x
     # Inverse distribution functions of the contexts
     _icdfs: tuple[Icdf, ...]
-    _stochastic_optimum: float  # the largest expectation, in the sign that is maximised
+    _stochastic_optimum: float  # the maximum of the expectation, or of its negation
     _stochastic_optimizer: tuple[float, ...]
 
     def __init__(
@@ -63,7 +64,7 @@ class ContextualProblem(BaseTestProblem):
 
     @property
     def num_contexts(self) -> int:
-        """The number ``d_c`` of context columns, which come last."""
+        """The number ``d_c`` of context columns, which follow the decisions."""
         return len(self._icdfs)
 
     @property
@@ -77,18 +78,18 @@ class ContextualProblem(BaseTestProblem):
         return self.bounds[:, self.num_decisions :]
 
     def context_icdf(self, U: Tensor) -> Tensor:
-        """Quantiles of the true distribution at ``U`` in [0, 1], ``... x d_c``, by coordinate."""
+        """Return the true quantile of each context at levels ``U`` in [0, 1], ``... x d_c``."""
         return _apply(self._icdfs, U)
 
     def sample_contexts(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw contexts ``n x d_c`` from the true distribution."""
         check_count("n", n, least=0)
-        # In double precision, so that both dtypes have the same contexts.
+        # Draw in double precision, so that problems of either dtype have the same contexts.
         U = torch.rand(n, self.num_contexts, generator=generator, dtype=torch.double)
         return self.context_icdf(U).to(self.bounds)
 
     def context_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """The true distribution as ``n`` points of equal weight, by quasi-Monte Carlo (seeded)."""
+        """Return the true distribution as ``n`` seeded quasi-Monte Carlo points of equal weight."""
         return self._as_points(self._icdfs, n, seed)
 
     def _as_points(self, icdfs: Sequence[Icdf], n: int, seed: int) -> ContextDistribution:
@@ -97,10 +98,10 @@ class ContextualProblem(BaseTestProblem):
         return distribution.to(self.bounds.dtype, self.bounds.device)
 
     def evaluate_stochastic(self, X: Tensor) -> Tensor:
-        """The expectation over the true distribution of contexts, after ``negate``, without noise.
+        """Return the noise-free expectation over the true contexts, negated if ``negate`` is True.
 
-        Decisions ``batch_shape x d_x`` must be within their bounds; the result is ``batch_shape``,
-        differentiable, with an absolute error below 2e-7 in double precision.
+        Decisions ``X``, ``batch_shape x d_x``, must be within their bounds. The result, of shape
+        ``batch_shape``, is differentiable. Its absolute error is below 2e-7 in double precision.
         """
         check_width(X, self.num_decisions)
         lower, upper = self.decision_bounds.to(X)
@@ -111,7 +112,7 @@ class ContextualProblem(BaseTestProblem):
 
     @abstractmethod
     def _expectation(self, X: Tensor) -> Tensor:
-        """The expectation of ``evaluate_true``: ``batch_shape x d_x -> batch_shape``."""
+        """Return the expectation of ``evaluate_true``: ``batch_shape x d_x -> batch_shape``."""
 
     @property
     def stochastic_optimal_value(self) -> float:
@@ -126,7 +127,7 @@ class ContextualProblem(BaseTestProblem):
 
 
 def _apply(icdfs: Sequence[Icdf], U: Tensor) -> Tensor:
-    """Quantiles of independent contexts, ``... x d_c -> ... x d_c``."""
+    """Apply each context's inverse distribution function to its column of ``U``, ``... x d_c``."""
     check_width(U, len(icdfs))
     columns = [icdf(u) for icdf, u in zip(icdfs, U.unbind(dim=-1), strict=True)]
     return torch.stack(columns, dim=-1)
@@ -135,12 +136,13 @@ def _apply(icdfs: Sequence[Icdf], U: Tensor) -> Tensor:
 class ContextShift(ContextualProblem):
     r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)`` with a wrong reference distribution.
 
-    The learner has the reference distribution N(0.5, 0.1^2), but contexts are from N(0.6, 0.2^2).
-    The best decision is 0 under the reference, and about +-0.24 under the truth. The paper's 0.1
-    and 0.2 (section 5) are taken as standard deviations: with variances, over a tenth of contexts
-    would be outside [0, 1] even under the reference. The Wasserstein distance of the distributions
-    is then 0.117, about the paper's radius. Decisions are in [-1, 1], which the paper does not
-    specify, and contexts in [-0.4, 1.6], five standard deviations around the mean.
+    The learner has the reference distribution N(0.5, 0.1^2), but the true distribution is
+    N(0.6, 0.2^2). The best decision is 0 under the reference distribution, and about +-0.24 under
+    the true one. The paper's 0.1 and 0.2 (section 5) are interpreted as standard deviations. If
+    they were variances, over a tenth of the contexts would be outside [0, 1] even under the
+    reference distribution. The Wasserstein distance between the distributions is then 0.117, about
+    the paper's radius. Decisions are in [-1, 1], which the paper does not specify. Contexts are in
+    [-0.4, 1.6], the true mean plus or minus five standard deviations.
 
     Example:
         >>> problem = ContextShift()
@@ -156,15 +158,15 @@ class ContextShift(ContextualProblem):
     _stochastic_optimizer = (0.238747900981,)
 
     def reference_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """The reference distribution, as ``n`` points of equal weight, by quasi-Monte Carlo."""
+        """Return the reference distribution as ``n`` quasi-Monte Carlo points of equal weight."""
         return self._as_points(self._reference, n, seed)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._value(X[..., 0].abs(), (X[..., 1] - 0.5).abs())
 
     def _expectation(self, X: Tensor) -> Tensor:
-        # The mean of |c - 0.5|: the mean of a folded normal distribution, corrected for clipping at
-        # five deviations
+        # The mean of |c - 0.5| is the mean of a folded normal distribution, corrected for clipping
+        # at five standard deviations.
         normal, z = NormalDist(), 0.5
         folded = 2.0 * normal.pdf(z) + z * (1.0 - 2.0 * normal.cdf(-z))
         distance = 0.2 * (folded - 2.0 * (normal.pdf(5.0) - 5.0 * normal.cdf(-5.0)))
@@ -176,12 +178,12 @@ class ContextShift(ContextualProblem):
 
 
 class Newsvendor(ContextualProblem):
-    r"""``9 min(c, x) - 5 x + max(0, x - c)``: stock ``x`` in [0, 1] for a demand ``c``.
+    r"""``9 min(c, x) - 5 x + max(0, x - c)``: profit of a stock ``x`` in [0, 1] at a demand ``c``.
 
     The demand has the Burr distribution of type XII with parameters 2 and 20. One value in a
-    million is above 1 and clipped; as ``x <= 1``, clipping changes no expectation. The expectation
-    is ``8 I(x) - 4 x`` with the integral ``I(x)`` of ``(1 + s^2)^-20`` from 0 to ``x``, which has a
-    closed form. The maximum is at ``sqrt(2^(1/20) - 1)``.
+    million is above 1, and is clipped to 1, which changes no expectation, since ``x <= 1``. The
+    expectation is ``8 I(x) - 4 x``, where ``I(x)`` is the integral of ``(1 + s^2)^-20`` from 0 to
+    ``x``, which has a closed form. The maximum is at ``sqrt(2^(1/20) - 1)``.
 
     Example:
         >>> problem = Newsvendor()
@@ -203,7 +205,7 @@ class Newsvendor(ContextualProblem):
 
     def _expectation(self, X: Tensor) -> Tensor:
         x = X[..., 0]
-        # Integration by parts reduces the integral of the power -n to the power 1 - n.
+        # By parts, the integral of ``(1 + s^2)^-n`` follows from the integral of the power 1 - n.
         square, sold = 1.0 + x.square(), x.atan()
         for n in range(2, 21):
             sold = (x * square.pow(1 - n) + (2 * n - 3) * sold) / (2 * n - 2)

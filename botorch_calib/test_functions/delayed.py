@@ -1,4 +1,4 @@
-r"""Problems with delayed values, on a simulated clock that never waits.
+r"""Test problems whose values arrive with delays, on a simulated clock.
 
 As in [Verma2022]_, section 2, the value of an evaluation started at time ``s`` with delay ``d`` is
 available at time ``t``, in iterations or seconds, if and only if ``s + d <= t``.
@@ -32,7 +32,7 @@ class DelayDistribution(ABC):
 
     @abstractmethod
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """A delay for each of the points ``n x d``: ``n`` doubles of at least 0, on the CPU."""
+        """Draw a delay for each of the points ``n x d``; returns ``n`` doubles >= 0 on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FixedDelay(DelayDistribution):
 
 @dataclass(frozen=True)
 class PoissonDelay(DelayDistribution):
-    """A Poisson number of iterations, with expectation and variance ``mean``.
+    """A Poisson distribution of the number of iterations, with expectation ``mean``.
 
     Example:
         >>> delay = draw_delay(PoissonDelay(10.0), torch.rand(2), seed=0, ticket=0)
@@ -72,16 +72,17 @@ class PoissonDelay(DelayDistribution):
 
 
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
-    """The delay of evaluation number ``ticket`` at ``x``.
+    """Draw the delay of evaluation number ``ticket`` at ``x``.
 
-    Its generator depends only on ``(seed, ticket)``. So comparisons are paired: with the same seed,
-    the k-th evaluations of two methods have the same delay, unless delays depend on the point.
+    The random numbers depend only on ``(seed, ticket)``. So comparisons are paired: with the same
+    seed, the k-th evaluations of two methods have the same delay, unless delays depend on the
+    point.
 
     Args:
         delay: The distribution of delays.
         x: The point, of length ``d`` or ``1 x d``.
-        seed: Number of the run, at least 0.
-        ticket: Number of the evaluation in its run, at least 0.
+        seed: Seed of the run, at least 0.
+        ticket: Number of the evaluation in the run, from 0.
     """
     stream = np.random.SeedSequence([seed, ticket]).generate_state(1, np.uint64)
     generator = torch.Generator().manual_seed(int(stream[0]))
@@ -92,7 +93,7 @@ def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> f
 
 
 class Arrival(NamedTuple):
-    """A value that has arrived: the evaluation's ticket, the value and the time of arrival."""
+    """A value that has arrived, the ticket of its evaluation, and the time of its arrival."""
 
     ticket: int
     y: float
@@ -102,9 +103,9 @@ class Arrival(NamedTuple):
 class DelayedProblem(BaseTestProblem):
     r"""A test problem whose values arrive after a random delay on a simulated clock.
 
-    Other attributes come from the wrapped problem, which must have a single objective:
-    ``problem(X)`` evaluates it without delay. Callers pass the time as ``now``, which must not
-    decrease. `draw_delay` draws the delays, with a ``seed`` of at least 0.
+    The wrapped ``problem`` must have a single objective. A call of the delayed problem evaluates it
+    without delay, and other attributes are looked up in it. Callers pass the time as ``now``, which
+    must not decrease. `draw_delay` draws the delays, with a ``seed`` of at least 0.
 
     Attributes:
         now: The latest time passed by a caller; minus infinity at first.
@@ -142,7 +143,7 @@ class DelayedProblem(BaseTestProblem):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "problem" or name.startswith("__"):  # not set yet, or a Python protocol
+            if name == "problem" or name.startswith("__"):  # not set yet, or a special method
                 raise
             return getattr(self.problem, name)
 
@@ -173,7 +174,7 @@ class DelayedProblem(BaseTestProblem):
 
         Args:
             X: Points ``n x d``, or a single point of length ``d``.
-            now: The time, not before the time of an earlier call.
+            now: The current time, at least the time of every earlier call.
         """
         X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
         time = self._checked_time(now)
@@ -188,9 +189,9 @@ class DelayedProblem(BaseTestProblem):
         return tickets
 
     def arrivals(self, now: float) -> list[Arrival]:
-        """Values that have arrived by time ``now`` and have not been returned before.
+        """Return the values that have arrived by time ``now`` and were not returned before.
 
-        They are in order of arrival; simultaneous arrivals are in order of their start.
+        They are in the order of arrival; simultaneous arrivals are in the order of their tickets.
         """
         self.now = self._checked_time(now)
         arrived = []

@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 class HeteroscedasticNoise(BaseTestProblem):
-    """Mixin: Gaussian noise of variance ``noise_variance(X)``; ``noise_std`` stays None."""
+    """Mixin that adds Gaussian noise of variance ``noise_variance(X)``; ``noise_std`` is None."""
 
     bounds: Tensor  # 2 x d
     optimizers: Tensor  # number of optimizers x d
 
     @abstractmethod
     def noise_variance(self, X: Tensor) -> Tensor:
-        """Variance of the observation noise: ``batch_shape x d -> batch_shape``."""
+        """Return the variance of the observation noise: ``batch_shape x d -> batch_shape``."""
 
     def forward(self, X: Tensor, noise: bool = True) -> Tensor:
         f = super().forward(X, noise=False)
@@ -33,10 +33,10 @@ class HeteroscedasticNoise(BaseTestProblem):
 
 
 class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
-    r"""Ackley on ``[-10, 10]^d`` with noise variance ``(|x| + 10) / 20``, maximised.
+    r"""The negated Ackley function on ``[-10, 10]^d`` with noise variance ``(|x| + 10) / 20``.
 
-    ``|x|`` is the Euclidean norm. The maximum of minus Ackley is 0, at the origin, where the noise
-    is smallest (variance 1/2).
+    ``|x|`` is the Euclidean norm. The maximum is 0, at the origin, where the noise variance has its
+    least value, 1/2.
 
     Example:
         >>> problem = HeteroscedasticAckley(dim=2)
@@ -53,7 +53,7 @@ class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
 
 
 class IntervalStudy1d(HeteroscedasticNoise, SyntheticTestFunction):
-    r"""``x sin(2x) + cos(pi x)`` on ``[-5, 5]``, noise variance ``(|x| + 1) / 10``, maximised.
+    r"""``x sin(2x) + cos(pi x)`` on ``[-5, 5]`` with noise variance ``(|x| + 1) / 10``.
 
     The function is even, so it has two maximisers.
 

@@ -21,22 +21,23 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 #: Default step of a single tracker.
 STEP_SIZE = 0.05
-#: Default settings of a bank: from local to global, and from slow to fast.
+#: Default settings of a bank of trackers.
 LENGTHSCALES = (0.1, 0.25, math.inf)
 SCALES = (1.0,)
 STEP_SIZES = (0.05, 0.1, 0.2)
 STEP_DECAY = 0.3
 
-# The safety net of `AggregatedQuantileTracker`: the initial width, and one over the slope.
+# Initial width of the safety net of `AggregatedQuantileTracker`, and the inverse of its slope
 _ROOM, _RAMP = 8.0, 2.0
-# Smaller gaps are raised to this, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12,
-# members with a loss larger by 1e-10 have a weight below 1e-30: the best members share all weight.
+# Lower limit of the gap, which keeps AdaHedge's rate finite. At the rate ln K / 1e-12, a member
+# whose loss exceeds the least loss by 1e-10 has a weight below 1e-30: the best members share all
+# weight.
 _LEAST_GAP = 1e-12
 
-# Rows of numbers: in NumPy in a loop over rounds, otherwise in PyTorch
+# NumPy arrays in loops over rounds, PyTorch tensors otherwise
 Array = TypeVar("Array", np.ndarray, Tensor)
 
-#: A setting of a tracker: a number, or several to choose from.
+#: A setting of a tracker: one number, or several numbers for a bank of trackers.
 Setting = float | Sequence[float]
 
 
@@ -54,10 +55,10 @@ class AggregatedQuantileTracker(QuantileLearner):
     Each of the ``K`` members is an `OnlineQuantileTracker` with its own lengthscale, scale and
     step. Their thresholds are averaged with weights ``w_k ~ exp(-gamma_t L_k)``, where ``L_k`` is
     the member's accumulated pinball loss, summed over the levels. ``gamma_t = ln K / Delta_t`` is
-    AdaHedge's rate [deRooij2014]; ``Delta_t`` is the accumulated gap between the loss of the
-    weights and their mix loss. So no rate needs tuning. The pinball loss is convex, and clamping
-    the average to [0, 1] does not increase it. Therefore the loss of the average is at most the
-    loss of the best member plus ``2 sqrt(V ln K)`` and lower-order terms, with ``V`` the
+    AdaHedge's rate [deRooij2014]; ``Delta_t`` is the accumulated gap between the weighted mean of
+    the members' losses and their mix loss. So no rate needs tuning. The pinball loss is convex, and
+    clamping the average to [0, 1] does not increase it. Therefore the loss of the average is at
+    most the loss of the best member plus ``2 sqrt(V ln K)`` and lower-order terms, with ``V`` the
     accumulated variance of the members' losses. Dynamically-tuned adaptive conformal inference
     [Gibbs2024] mixes step sizes in the same way.
 
@@ -68,12 +69,13 @@ class AggregatedQuantileTracker(QuantileLearner):
         ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
 
     This is the saturated error integration of conformal PID control [Angelopoulos2023]. The net has
-    no effect if ``|S_t| <= h_t``: twice the standard deviation of independent outcomes, plus 8 for
-    the start.
+    no effect if ``|S_t| <= h_t``. The width ``h_t`` is twice the standard deviation of ``S_t`` for
+    independent outcomes, plus 8 for the first steps.
 
     **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) /
     T``. If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
-    decreases. The same holds on the other side. A step changes ``S`` by less than 1.
+    decreases. Likewise, ``S`` increases if it is below ``-(h + 2)``. A step changes ``S`` by less
+    than 1.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
@@ -124,7 +126,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         self._localizations = _localizations(members, len(self.levels))
         settings = self.levels.new_tensor(members)
         self.register_buffer("member_settings", settings)
-        # Settings of each column, which move with the module but are not in its state
+        # Settings of each column, which move with the module but are not in its state dict
         columns = settings.repeat_interleave(len(self.levels), dim=0)
         self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
         self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
@@ -154,11 +156,11 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
         """Raw thresholds ``... x M``: the members' average clamped to [0, 1], plus the shift."""
-        # The derivative of `hardtanh` is a single operation.
+        # `hardtanh` is used as a clamp because its derivative is a single operation.
         return hardtanh(sums, 0.0, 1.0) + shift
 
     def _derive(self) -> Thresholds:
-        """Average the members' functions first, so that ``M`` instead of ``K M`` are evaluated."""
+        """Average the members' functions, so that ``M`` functions are evaluated, not ``K M``."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
@@ -188,7 +190,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps
 
     def _room(self, t: Tensor) -> Tensor:
-        """The width ``h_t``."""
+        """The width ``h_t`` of the safety net."""
         return _ROOM + 2.0 * (self.levels * (1.0 - self.levels) * t).sqrt()
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
@@ -214,7 +216,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         return used
 
     def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Thresholds ``n x M`` after the safety net, and the final shortfall ``M``."""
+        """Apply the safety net; return thresholds ``n x M`` and the final shortfall ``M``."""
         t = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
         room, levels, shortfall, scores, used = (
             values.cpu().numpy()
@@ -269,7 +271,7 @@ def quantile_learner(
     step_decay: float | None = None,
     regularization: float = 0.0,
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
-    """A single tracker if every setting is a number; otherwise a bank of trackers.
+    """Return a single tracker if every setting is a number, otherwise a bank of trackers.
 
     None selects the defaults of a tracker (``scale`` 1, ``step_size`` `STEP_SIZE`, ``step_decay``
     0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`). ``lengthscale="auto"`` selects
@@ -318,13 +320,13 @@ def _choices(
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
     """AdaHedge's weights ``K`` after losses ``K``; at gap 0 the best members share all weight."""
-    # In PyTorch: predictions call this function, and must not synchronize with a device.
+    # Computed in PyTorch, since predictions need the weights and must not wait for a device.
     rate = math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)
     return torch.softmax(-rate * losses, dim=0)
 
 
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
+    """Run AdaHedge [deRooij2014], which needs no tuning, through ``n`` rounds.
 
     Args:
         rounds: Losses in each round, ``n x K``.
@@ -334,12 +336,12 @@ def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tenso
     Returns:
         Weights before each round, ``n x K``, and the accumulated losses and the gap at the end.
     """
-    # In NumPy: rows are short, and a replay of a history would take 1.7 times as long in PyTorch.
+    # Computed in NumPy, since rows are short: PyTorch takes 1.7 times as long for a whole history.
     total, now, rows = losses.cpu().numpy(), float(gap), rounds.to(losses).cpu().numpy()
     weights = np.empty_like(rows)
     for row, loss in zip(weights, rows, strict=True):
-        # In logarithms, since the best weight may be 1 while other weights underflow. Subtracting
-        # the least losses keeps the digits of a small mix loss.
+        # Weights are logarithms, since the best weight may be 1 while other weights underflow.
+        # Subtracting the least losses keeps the digits of a small mix loss.
         rate = math.log(max(len(total), 2)) / max(now, _LEAST_GAP)
         log_weights = -rate * (total - total.min())
         log_weights -= np.logaddexp.reduce(log_weights)

@@ -1,4 +1,4 @@
-"""`ExactQuantileLearner`: quantiles of a set of scores, in any order."""
+"""`ExactQuantileLearner`: quantiles of a set of scores, whose order does not matter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
-# Rows of the n x n table of weights that are in memory at once when a history is replayed
+# Number of rows of the n x n matrix of weights that are in memory at once in a replay of a history
 _CHUNK = 256
 
 
@@ -23,13 +23,13 @@ class ExactQuantileLearner(QuantileLearner):
 
     It is meant for a calibration set of scores, such as leave-one-out residuals. It solves OCBO eq.
     11 without linearisation, by one sort. The order of scores does not matter, and thresholds of
-    neighbouring levels do not cross. There is no bound for adversarial scores. With a finite
-    lengthscale the score at ``x_i`` has the weight ``exp(-|x_i - x|^2 / lengthscale^2)`` at ``x``,
-    so the model is unchanged far from all scores.
+    neighbouring levels do not cross. There is no coverage bound for adversarial scores. With a
+    finite lengthscale the score at ``x_i`` has the weight ``exp(-|x_i - x|^2 / lengthscale^2)`` at
+    ``x``, so thresholds far from all scores keep their initial values.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
-        step_size: Largest change of a threshold by one score; the inverse weight of the penalty.
+        step_size: Inverse weight of the penalty. One score changes a threshold by at most this.
         lengthscale: Lengthscale of the weights.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
 
@@ -100,13 +100,13 @@ def pinball_minimizer(
     r"""Minimiser of ``(q - c)^2 / (2 eta) + sum_i w_i pinball_p(u_i, q)`` at each level ``p``.
 
     This is OCBO eq. 11 without linearised losses. The penalty is centred at the threshold ``c`` of
-    a calibrated model instead of at 0. Let ``W(q)`` be the weight of the scores at or below ``q``,
-    and ``W`` the weight of all scores. The subgradient ``(q - c) / eta + W(q) - p W`` increases
-    with ``q`` and jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores and
-    ``C_k`` the weight of the ``k`` smallest. Between ``u_(k)`` and ``u_(k+1)`` the subgradient is
-    linear, and ``a_k = c + eta (p W - C_k)`` is the root of this linear function. The minimiser is
-    on the first piece with ``u_(k+1) >= a_k``, where the subgradient changes its sign, either at
-    the root or at the jump before:
+    a calibrated model instead of at 0. Let ``W(q)`` be the total weight of the scores at or below
+    ``q``, and ``W`` the total weight of all scores. The subgradient ``(q - c) / eta + W(q) - p W``
+    increases with ``q`` and jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores
+    and ``C_k`` the total weight of the ``k`` smallest scores. Between ``u_(k)`` and ``u_(k+1)`` the
+    subgradient is linear, and ``a_k = c + eta (p W - C_k)`` is the root of this linear function.
+    The minimiser is on the first piece with ``u_(k+1) >= a_k``. There the subgradient changes its
+    sign, either at the root or at ``u_(k)``, where it jumps:
 
         ``q = max(a_k, u_(k))``,  with ``u_(0) = -inf`` and ``u_(n+1) = inf``.
 
@@ -131,6 +131,6 @@ def pinball_minimizer(
     targets = center + step_size * levels * cumulative[..., -1:]
     ends = (ceiling + step_size * cumulative).detach()
     piece = torch.searchsorted(ends, targets.detach())
-    # If rounding selects the next piece, ``a_k = u_(k+1)`` up to rounding, so both agree.
+    # If rounding selects the next piece, ``a_k = u_(k+1)`` up to rounding: the result is the same.
     roots = targets - step_size * cumulative.gather(-1, piece)
     return torch.maximum(roots, floor[piece])

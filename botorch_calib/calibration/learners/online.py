@@ -1,7 +1,7 @@
 """`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-`descend` updates many independent *columns* in one loop over the observations. A column is one
-threshold function: for one level of a tracker, or for one level of a member of a bank.
+`descend` updates many independent *columns* in one loop over the observations. A column is the
+threshold function of one level of a tracker, or of one level of a member of a bank.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 class OnlineQuantileTracker(QuantileLearner):
     r"""Tracks thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
-    It serves localized online conformal prediction (LOCBO, one level) and quantile recalibration
-    (OCBO, OCBO-L, many levels). The threshold function (LOCBO eq. 24) is
+    It is used for localized online conformal prediction (LOCBO, one level) and for quantile
+    recalibration (OCBO and OCBO-L, many levels). The threshold function (LOCBO eq. 24) is
 
         ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
         ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``.
@@ -44,17 +44,18 @@ class OnlineQuantileTracker(QuantileLearner):
     localization this bound is at most ``(1 + 2 eta_1) / (T eta_T)``. With localization and ``eta_t
     = eta_1 t^{-1/2}``, LOCBO's Lemma 1 holds too: ``mean(miss) <= alpha + beta / sqrt(T) + scale``.
     Without regularization and decay, coverage is also local: around every ``x`` the kernel-weighted
-    error ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, with ``g`` the sum over
-    centers, and is of order ``1 / sqrt(T)``.
+    error ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, where ``g`` is the sum
+    over centers, and is of order ``1 / sqrt(T)``.
 
-    Thresholds are raw: they may leave [0, 1], and thresholds of neighbouring levels may cross. A
-    distribution clamps and sorts them when it is built. Doing so in the tracker would void the
-    guarantee. A state dict does not contain the step size, the kernel and the regularization.
+    Thresholds are raw: they may be outside [0, 1], and thresholds of neighbouring levels may cross.
+    They are clamped and sorted when a distribution is built. Clamping or sorting them in the
+    tracker would void the guarantee. A state dict does not contain the step size, the kernel and
+    the regularization.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
         step_size: ``eta_1``, the first step.
-        step_decay: Exponent of the decay of steps; with 0 the tracker keeps adapting to drift.
+        step_decay: Exponent of the decay of steps. With 0 the tracker keeps adapting to drift.
         scale: ``k(x, x)``, the strength of localization; with 0 no centers are stored.
         lengthscale: Lengthscale of ``k``; with infinity ``k`` is the constant ``scale``.
         regularization: Rate at which local corrections decay; ``regularization * step_size`` must
@@ -126,14 +127,15 @@ class OnlineQuantileTracker(QuantileLearner):
         The bound holds for every sequence, localized or not. Let ``m = max(p, 1 - p)``, and let
         ``c`` be the constants. Since ``p - o_t = (c_{t+1} - c_t) / eta_t`` and steps do not
         increase, summation by parts gives ``|mean(o) - p| <= R / (T eta_T)``, where ``R`` is the
-        length of any interval that contains ``c_1, ..., c_{T+1}``. There are two such lengths:
+        length of any interval that contains ``c_1, ..., c_{T+1}``. The smaller of two such lengths
+        is used:
 
         * With regularization (or ``scale = 0``), ``sum_i |B_i| <= m / regularization``, so the
           local part is at most ``G = scale m / regularization``. A threshold outside [0, 1] is
           pushed back, hence ``R = 1 + 2 G + eta_1``.
         * In all cases, the squared norm ``(c - 1/2)^2 + |g|^2`` starts at 1/4 or less, and grows by
-          at most ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step. ``R`` is twice the root of the
-          sum.
+          at most ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step. ``R`` is twice the square root
+          of the sum of 1/4 and these terms.
         """
         check_count("num_steps", num_steps)
         m = torch.maximum(self.levels, 1.0 - self.levels)
@@ -190,7 +192,7 @@ def descend(
         steps: Steps ``n x C`` or ``n x 1``.
         shrink: Factors ``n``; each step multiplies earlier coefficients by its factor.
         state: Constants ``C``, centers ``t x d`` and coefficients ``t x C``.
-        scale: ``k(x, x)`` of each column, ``C`` or 1.
+        scale: ``k(x, x)`` of each column, of shape ``C`` or 1.
         localizations: The columns that have a local part.
 
     Returns:
@@ -209,7 +211,7 @@ def descend(
         if len(centers):
             correlation = gaussian_correlation(X, centers, lengthscale)
             part.copy_(correlation @ (coefficients * scale)[:, columns])
-        # Rows are split once: indexing in the loop would cost more than the arithmetic.
+        # `unbind` splits the rows once: indexing in the loop would cost more than the arithmetic.
         parts.append((columns, part, gaussian_correlation(X, X, lengthscale).unbind()))
     thresholds, deltas = [], []
     for i, (u_i, hit, miss) in enumerate(
@@ -225,8 +227,8 @@ def descend(
             for columns, part, kernel in parts:
                 part.addr_(kernel[i], move[columns], beta=shrink[i])
     if parts:
-        # Row i is the product of the factors from step i on, which multiplies all coefficients
-        # made before step i.
+        # Row i is the product of the factors of step i and all later steps. It multiplies all
+        # coefficients made before step i.
         remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
         increments = torch.stack(deltas) * remaining[1:]
         coefficients = torch.cat([coefficients * remaining[0], increments])

@@ -1,4 +1,4 @@
-"""`QuantileLearner`: the base class of learners of thresholds, with a state of any length."""
+"""`QuantileLearner`: the base class of learners of thresholds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
-# Number of observations that are learned together
+# Largest number of observations in one call of `QuantileLearner._learn`
 _CHUNK = 1024
 #: Largest spread of the inputs of a localized learner, in lengthscales.
 MAX_SPREAD = 1e6
@@ -30,8 +30,8 @@ MAX_SPREAD = 1e6
 class Thresholds(NamedTuple):
     """Thresholds as a function of the inputs.
 
-    If ``radial`` is None, the thresholds are ``everywhere``, for all inputs. Otherwise
-    `QuantileLearner._finished` computes them from the ``radial`` sum and the ``shift``.
+    If ``radial`` is None, all inputs have the same thresholds, the field ``everywhere``. Otherwise
+    `QuantileLearner._finished` computes the thresholds from the ``radial`` sum and the ``shift``.
     """
 
     everywhere: Tensor
@@ -42,13 +42,14 @@ class Thresholds(NamedTuple):
 class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
-    Subclasses store their state in buffers. ``centers`` and the buffer named by ``_payload`` have a
-    row for each stored observation. A state dict may contain any number of rows.
+    Subclasses store their state in buffers. The buffer ``centers`` and the buffer whose name is
+    ``_payload`` have one row for each stored observation. A state dict may contain any number of
+    rows.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``; a list is converted to float64.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
-        num_columns: Columns of the payload (default: ``M``).
+        num_columns: Number of columns of the payload (default: ``M``).
     """
 
     levels: Tensor
@@ -56,7 +57,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # Identities and versions of the buffers, the buffers, and the thresholds derived from them
+    # Cache: identities and versions of the buffers, the buffers, and the derived thresholds
     _kept: tuple[list[tuple[int, int]], list[Tensor], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
@@ -70,7 +71,8 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
-        # This setting is in the state dict, so that the state of another score is not loaded.
+        # The initial thresholds depend on the score. They are in the state dict, so that a state
+        # learned with another score is not loaded.
         self.register_buffer("initial", _initial_thresholds(initial, p))
         # The width 0 means that the width is unknown until the first update.
         self.register_buffer("centers", p.new_zeros(0, 0))
@@ -105,9 +107,9 @@ class QuantileLearner(Module, ABC):
         return self._threshold(X, lambda radial: radial.at(X))
 
     def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
-        """`threshold` at a grid ``Z``, ``b x M x d``, once differentiable.
+        """The result of `threshold` at a grid ``Z``, ``b x M x d``, once differentiable.
 
-        The ``columns`` of ``Z`` vary along ``b`` only, and the ``others`` along ``M`` only.
+        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
         """
         if type(self).threshold is not QuantileLearner.threshold or not Z.numel():
             return self.threshold(Z)
@@ -137,7 +139,7 @@ class QuantileLearner(Module, ABC):
 
     @abstractmethod
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        """Learn from checked observations; returns the thresholds before each, ``n x M``."""
+        """Learn from checked observations; return the thresholds before each of them, ``n x M``."""
 
     @torch.no_grad()
     def update(self, X: Tensor, u: Tensor) -> Tensor:
@@ -161,7 +163,7 @@ class QuantileLearner(Module, ABC):
         check_unit_interval("u", u)
         X, u = X.to(self.initial), u.to(self.initial)
         self._check_spread(X)
-        # In parts, so that memory is linear in the number of observations
+        # Observations are learned in parts, so that memory is linear in their number.
         parts = zip(X.split(_CHUNK), u.split(_CHUNK), strict=True)
         return torch.cat([self._learn(*part) for part in parts])
 

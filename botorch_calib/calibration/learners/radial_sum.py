@@ -12,12 +12,12 @@ from torch.autograd.function import once_differentiable
 
 
 class Terms:
-    """``exp(-|x - centers_t|^2 / lengthscale^2)`` for all centers and all lengthscales.
+    """Gaussian terms ``exp(-|x - centers_t|^2 / lengthscale^2)`` of all centers and lengthscales.
 
     The squared distance is expanded into a single matrix product. Coordinates are relative to the
     first center and in double precision. So cancellation is harmless unless the inputs spread over
-    more than 1e6 lengthscales. Clamping the squared distance at 0 would falsify second derivatives
-    at coinciding points.
+    more than 1e6 lengthscales. The squared distance is not clamped at 0, because clamping would
+    falsify second derivatives at coinciding points.
 
     With centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, grouped by
     lengthscale.
@@ -29,24 +29,24 @@ class Terms:
         squares = -(centers * centers).sum(dim=-1, keepdim=True)
         right = torch.cat([2.0 * centers, torch.full_like(centers, -1.0), squares], dim=-1)
         right = torch.cat([right / (scale * scale) for scale in lengthscales])
-        # The last column is multiplied by a constant 1 on the left.
+        # The last column would be multiplied by a constant 1 on the left, so it is only added.
         self._right, self._last = right[:, :-1].mT, right[:, -1]
 
     def at(self, X: Tensor) -> Tensor:
         """The terms ``N x T`` of the ``N`` inputs in ``... x d``, in double precision."""
         X = X.to(self.origin) - self.origin
-        # Elementwise squares on the left: summing them here would cost more, as X is large.
+        # The left side has the square of each coordinate. Their sum would cost more, as X is large.
         left = torch.cat([X, X * X], dim=-1).reshape(-1, len(self._right))
         return torch.addmm(self._last, left, self._right).exp_()
 
 
 def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
-    """``exp(-|x - x'|^2 / lengthscale^2)``, ``... x n`` for ``... x d`` and ``n x d``."""
+    """Gaussian correlations ``... x n`` between inputs ``... x d`` and inputs ``n x d``."""
     return Terms(X2, [lengthscale]).at(X1).view(*X1.shape[:-1], len(X2)).to(X1)
 
 
 class RadialSum:
-    """``constants + sum_t coefficients_t exp(-|z - centers_t|^2 / lengthscale_t^2)``.
+    """The function ``constants + sum_t coefficients_t exp(-|z - centers_t|^2 / lengthscale_t^2)``.
 
     Each of ``S`` lengthscales has terms for all ``t`` centers.
 
@@ -80,14 +80,14 @@ class RadialSum:
     def at_pairs(self, Z: Tensor, columns: Sequence[int], others: Sequence[int]) -> Tensor:
         """Values ``b x M x L`` at a grid ``Z``, ``b x M x d``, once differentiable.
 
-        The ``columns`` of ``Z`` vary along ``b`` only, and the ``others`` along ``M`` only. So each
-        term is the product of a factor for the columns and a factor for the others.
+        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
+        So each term is the product of a factor for ``columns`` and a factor for ``others``.
         """
         values: Tensor = _AtPairs.apply(Z, self, columns, others)
         return values
 
     def _part(self, X: Tensor, columns: Sequence[int]) -> Tensor:
-        """The factors ``N x T`` for some columns of ``X``, ``N x d``."""
+        """The factors ``N x T`` of the terms for some ``columns`` of ``X``, ``N x d``."""
         places = tuple(columns)
         if places not in self._parts:
             self._parts[places] = Terms(self.centers[:, columns], self.lengthscales)
@@ -95,7 +95,7 @@ class RadialSum:
 
 
 class _AtPairs(Function):
-    """`RadialSum.at_pairs`, with exponentials of the factors instead of the pairs."""
+    """Implements `RadialSum.at_pairs`, with exponentials for the factors and not for all pairs."""
 
     @staticmethod
     def forward(

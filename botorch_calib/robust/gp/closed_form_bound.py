@@ -1,7 +1,8 @@
-"""Upper confidence bounds of all pairs of decisions and contexts, and their context gradients.
+"""Upper confidence bounds at all pairs of decisions and contexts, and their gradients.
 
-The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v`` of a Gaussian
-process. The bonus ``h`` is ``sqrt(beta v)`` or, if calibrated, the bound of a mean of 0.
+The bound is ``sign * mu(z) + h(v(z), z)``, where ``mu`` and ``v`` are the mean and the variance of
+a Gaussian process. Without calibration the bonus ``h`` is ``sqrt(beta v)``. With calibration it is
+the bound of the calibrated distribution of a process with mean 0 and variance ``v``.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
-# Chunk sizes, in covariances between pairs and training points and in pairs. Chunks fit into a
-# processor's cache; on a GPU they are larger, to need few kernel launches.
+# A chunk on a CPU has _ELEMENTS covariances between pairs and training points, but at least
+# _LEAST_PAIRS and at most _MOST_PAIRS pairs, so that it fits into the cache. A chunk on a GPU has
+# _DEVICE_ELEMENTS covariances, so that there are few kernel launches.
 _ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
-# Number of pairs whose bonuses are computed together.
+# Number of pairs whose bonuses are computed together, on a CPU and on a GPU
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
-    r"""``sign * mu(x, c) + sqrt(beta) sigma(x, c)`` of a `StationaryGP`, in closed form.
+    r"""The bound ``sign * mu(x, c) + sqrt(beta) sigma(x, c)`` of a `StationaryGP`, in closed form.
 
     Let ``k`` be the kernel's values between a pair and the scaled training inputs ``s_i``, and
     ``V = P k`` with the cached precision ``P``. The gradients of the mean and of the variance with
@@ -46,15 +48,16 @@ class ClosedFormConfidenceBound(ContextualFunction):
     where ``f'_i`` is the derivative of the kernel with respect to the squared distance. One product
     ``(b M x n)(n x n)`` gives values and gradients. Autograd through the moments of single points
     takes eight times as long at ``b = 64``, and twice as long at ``b = 4``. If the training
-    covariance is badly conditioned, the variance is computed from a root of ``P``, and ``V`` by a
-    second product. A variance at the lower limit counts as constant.
+    covariance is badly conditioned, the variance is computed from a root of ``P``, and a second
+    product gives ``V``. The gradient of a variance at its lower limit is 0.
 
     Args:
         gp: The posterior, made by `stationary_gp`.
         columns: The columns of decisions and contexts.
         beta: BoTorch's ``beta``, under the square root.
         sign: 1 for an upper bound of ``f``, -1 for an upper bound of ``-f``.
-        calibrated: The calibrated model whose process is ``gp`` (None: no calibration).
+        calibrated: The calibrated model whose process is ``gp`` (None: no calibration). The bound
+            then uses the moments of the calibrated posterior.
     """
 
     chunk = 512
@@ -83,11 +86,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._width, self._sign, self._calibrated = beta**0.5, sign, calibrated
 
     def _bonus(self, variance: Tensor, points: Tensor) -> Tensor:
-        """The difference of the bound and the process's mean, in the shape of ``variance``.
+        """The bound minus ``sign * mu``, of the same shape as ``variance``.
 
-        The difference is ``width * sqrt(v)``. With a calibrated model it is
-        ``sign * (mean - mu) + width * sigma`` of the calibrated posterior at joint inputs
-        ``points``: ``b x M x d`` for all pairs, or ``n x d``.
+        Here ``mu`` is the mean of the process. Without calibration the difference is ``width *
+        sqrt(v)``. With a calibrated model it is ``sign * (mean - mu) + width * sigma``, where
+        ``mean`` and ``sigma`` are from the calibrated posterior at joint inputs ``points``:
+        ``b x M x d`` for all pairs, or ``n x d``.
         """
         model, split = self._calibrated, self._split
         if model is None:
@@ -114,9 +118,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
     def _bonus_with_slopes(
         self, variance: Tensor, points: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`_bonus` and its gradients in variances and in points (None without calibration).
+        """The result of `_bonus`, and its gradients with respect to variances and points.
 
-        The derivatives are differentiable if gradients are enabled.
+        The gradient with respect to points is None without calibration. Both gradients are
+        differentiable if gradients are enabled.
         """
         twice = torch.is_grad_enabled()
         with torch.enable_grad():
@@ -164,8 +169,9 @@ class ClosedFormConfidenceBound(ContextualFunction):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
 
-        The first ``d`` columns are ``-sum_i g_i weights_i s_i`` and ``-sum_i g_i V_i s_i`` in the
-        units of gradients; the last column has the sums without ``s_i``.
+        For the mean, the first ``d`` columns are ``-sum_i g_i weights_i s_i``, multiplied by
+        ``self._unit``, and the last column is ``sum_i g_i weights_i``. For the variance, ``V_i``
+        replaces ``weights_i``.
         """
         gp, split, b, M = self.gp, self._split, len(X), len(contexts)
         first, second = (
@@ -213,11 +219,11 @@ class ClosedFormConfidenceBound(ContextualFunction):
         squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
         V, variance = self._solved(k)
-        # New tensors, so that gradients in points hold the variance constant.
+        # A new tensor, so that gradients with respect to points treat the variance as constant
         points = torch.cat([x, c], dim=-1)
         _, by_variance, by_points = self._bonus_with_slopes(variance, points)
         by_variance = by_variance * (variance > gp.least_variance)
-        # Gradients of the bound in k, then in contexts
+        # Gradients of the bound with respect to k, then with respect to contexts
         factors = torch.addcmul(self._weights, by_variance.unsqueeze(-1), V, value=-2.0)
         sums = (factors * g) @ self._sums[:, split:]
         gradient = sums[:, :-1] + scaled[:, split:] * self._unit[split:] * sums[:, -1:]
@@ -230,12 +236,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
 
 def gaussian_process(model: Model) -> ExactGP | None:
-    """The Gaussian process inside a model if `stationary_gp` supports it, else None.
+    """Return the Gaussian process of a model if `stationary_gp` supports it, else None.
 
-    The process of a `CalibratedModel` counts, also with pending points.
+    The model may be the process itself, or a `Surrogate` such as a `CalibratedModel`.
     """
     gp = predicting_process(model)
-    # Subclasses of `Surrogate` count if they inherit `Surrogate.posterior`.
+    # Subclasses of `Surrogate` are supported only if they inherit `Surrogate.posterior`.
     is_own = isinstance(model, Surrogate) and type(model).posterior is Surrogate.posterior
     is_known = model is gp or is_own
     return gp if is_known and is_stationary(gp) else None
@@ -248,7 +254,7 @@ def confidence_bound(
     sign: float = 1.0,
     posterior_transform: PosteriorTransform | None = None,
 ) -> ContextualFunction:
-    """The confidence bound of any model with one output, in closed form if possible.
+    """Return the confidence bound of any model with one output, in closed form if possible.
 
     For the arguments see `ClosedFormConfidenceBound`. ``posterior_transform`` must be affine.
     """
@@ -256,7 +262,7 @@ def confidence_bound(
     if gp is not None:
         calibrated = None
         if isinstance(model, Surrogate) and model.calibrator is not None:
-            model.warn_if_unlearned()  # as the first posterior would
+            model.warn_if_unlearned()  # as `posterior` would
             calibrated = model
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 

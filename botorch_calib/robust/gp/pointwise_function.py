@@ -15,11 +15,11 @@ from botorch_calib.models.process import raw_train_inputs
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
-# Limits of the pairs per evaluation: larger chunks take more memory and have less overhead.
+# Limits of the number of pairs per evaluation. Larger chunks need more memory, but less time.
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
-# Covariances between pairs and observations per evaluation, within these limits.
+# Number of covariances between pairs and observations per evaluation, within these limits
 _CHUNK_ELEMENTS = 2**18
-# Lower limit of squared distances, the same in GPyTorch
+# Lower limit of squared distances, the same as in GPyTorch
 _LEAST_SQUARE = 1e-30
 # Steps and factors of the central difference of fourth order. The truncation error is of order h^4
 # and the rounding error of order eps / h; the two balance at the step h = eps^(1/5).
@@ -27,9 +27,9 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
-    """Scales ``d_c`` of contexts: standard deviations of points ``M x d_c`` and ``data``.
+    """Scales ``d_c`` of contexts: standard deviations over ``points`` and the contexts in ``data``.
 
-    ``data`` are a model's joint inputs, ``... x d``, or None.
+    ``points`` are contexts ``M x d_c``; ``data`` are joint inputs ``... x d`` of a model, or None.
     """
     if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
         seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
@@ -41,16 +41,17 @@ def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tens
 
 
 def pairs_per_chunk(model: Model | None) -> int:
-    """Number of pairs at which a model is evaluated together; it falls with the observations."""
+    """Number of pairs in one evaluation of a model; fewer if the model has many observations."""
     inputs = raw_train_inputs(model)
     num = 0 if inputs is None else inputs.shape[:-1].numel()
     return max(_LEAST_CHUNK, min(_MOST_CHUNK, _CHUNK_ELEMENTS // max(num, 1)))
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
-    """``torch.cdist`` with second derivatives, which PyTorch lacks for few rows.
+    """Mode in which ``torch.cdist`` has second derivatives, which PyTorch lacks for few rows.
 
-    GPyTorch's Matern kernels call it. Derivatives of the distance at coincident points are zero.
+    GPyTorch's Matern kernels call ``torch.cdist``. Derivatives of the distance at coincident points
+    are zero.
     """
 
     def __torch_function__(
@@ -73,15 +74,15 @@ class PointwiseFunction(ContextualFunction):
     The function is evaluated in chunks, and each chunk's graph is freed at once. The derivative of
     the steepness needs second derivatives along one direction. They come from autograd or, for
     functions that can be differentiated only once, from fourth-order differences of first
-    derivatives. Differences are wrong for functions that vary over much less than ``scale``, such
-    as a mean of improvements over samples.
+    derivatives. Differences are inaccurate for functions that vary on a scale much smaller than
+    ``scale``, such as a Monte Carlo mean of improvements.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
         columns: The columns of decisions and contexts.
         scale: Scales of the contexts, ``d_c``, for differences (see `context_scale`); None for a
             function that can be differentiated twice.
-        chunk: Number of pairs per evaluation, such as `pairs_per_chunk` of a model.
+        chunk: Number of pairs per evaluation, usually from `pairs_per_chunk`.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class PointwiseFunction(ContextualFunction):
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)
-            # Unlike the norm, this is differentiable where the gradient vanishes.
+            # Unlike the norm, the product is differentiable where the gradient vanishes.
             (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
         return norm.detach(), slope
 
@@ -151,7 +152,7 @@ class PointwiseFunction(ContextualFunction):
         unit = (direction.abs() / scale).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
         move = torch.where(unit > 0, step * direction, 0.0)
-        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: a directional derivative of grad_x u.
         slope = torch.zeros_like(x)
         for num, factor in _STENCIL:
             slope += factor * self._differentiated(x, c + num * move, True)[1][:, :width]

@@ -1,4 +1,4 @@
-"""Exact Gaussian processes with a stationary radial kernel, as a few tensors."""
+"""Posteriors of exact Gaussian processes with a stationary radial kernel, as a few tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOW = attrgetter("__call__", "forward", "posterior", "transform_inputs")
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # The least variance, in units of the prior variance times the machine epsilon
 _ROUNDING = 8.0
-# At larger estimated errors of ``sigma``, in units of the prior ``sigma``, the root is used.
+# If the estimated error of ``sigma``, in units of the prior ``sigma``, is larger, the root is used.
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 
@@ -49,31 +49,31 @@ class StationaryGP:
     profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
     # The middle of the training data, d: differences from it are accurate even for data far from 0
     origin: Tensor
-    slope: Tensor  # derivatives of scaled inputs in inputs, d
+    slope: Tensor  # derivatives of scaled inputs with respect to inputs, d
     inputs: Tensor  # n x d, scaled
     weights: Tensor  # n
     precision: Tensor  # n x n
     # n x n with ``root root^T = precision`` if the training covariance is so badly conditioned that
     # a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    # Tensors without dimensions, which stay on the device
+    # Numbers, as tensors without dimensions so that they remain on the device
     mean: Tensor  # prior mean
     variance: Tensor  # prior variance
     noise: Tensor  # noise variance
     least_variance: Tensor  # lower limit of posterior variances
 
     def scaled(self, points: Tensor) -> Tensor:
-        """Scaled inputs ``... x d`` of points."""
+        """Scaled inputs ``... x d`` at joint inputs ``... x d``."""
         return (points.to(self.origin) - self.origin) * self.slope
 
 
 def is_stationary(model: ExactGP) -> bool:
     """Whether `stationary_gp` supports a model.
 
-    It supports ``SingleTaskGP``, and subclasses that predict as it does, with one output and no
-    batch dimensions, an RBF or a Matern 3/2 or 5/2 kernel with or without ARD and ``ScaleKernel``,
-    a constant or zero mean, learned or given noise, affine input transforms, and no outcome
-    transform but ``Standardize``.
+    The model must be a ``SingleTaskGP``, or a subclass that predicts in the same way, with one
+    output and no batch dimensions. The kernel is RBF, Matern 3/2 or Matern 5/2, with or without ARD
+    and ``ScaleKernel``. The mean is constant or zero, and the noise is learned or given. Input
+    transforms must be affine, and the only supported outcome transform is ``Standardize``.
     """
     if not isinstance(model, SingleTaskGP) or _HOW(type(model)) != _HOW(SingleTaskGP):
         return False
@@ -93,7 +93,10 @@ def is_stationary(model: ExactGP) -> bool:
 
 @torch.no_grad()
 def stationary_gp(model: ExactGP) -> StationaryGP:
-    """Factorise a model that `is_stationary`, put in evaluation mode, in double precision."""
+    """Return the posterior of a model that `is_stationary`, computed in double precision.
+
+    The model is put in evaluation mode.
+    """
     kernel = base_kernel(model.covar_module)
     profile = radial_profile(kernel)
     if profile is None or not is_stationary(model):
@@ -103,7 +106,7 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     is_scaled = kernel is not model.covar_module
     one = data.new_ones((), dtype=torch.double)
     output_scale = one * model.covar_module.outputscale.detach() if is_scaled else one
-    # The deviation and mean of standardised outcomes
+    # The standard deviation and the mean with which outcomes were standardised
     unit = one * unit_of_targets(model).squeeze()
     location = one * outcome_map_of(model).outcome(data.new_zeros(1, 1)).squeeze()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
@@ -161,7 +164,7 @@ def _is_affine(transform: Module | None) -> bool:
 
 
 def _input_map(model: ExactGP) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean ``d`` of the training inputs, its transform, and the transform's slopes ``d``."""
+    """The mean of raw inputs, the transformed mean, and the slopes of the transform, all ``d``."""
     raw = raw_train_inputs(model)
     assert raw is not None
     # The raw inputs that BoTorch stores have a dimension of outcomes even after `subset_output`.

@@ -1,4 +1,4 @@
-"""Ambiguity sets, one per file; `base` has the base classes, and how to write a new set."""
+"""Ambiguity sets, one per file; `base` defines the base classes and explains how to add a set."""
 
 from botorch_calib.robust.sets.base import AmbiguitySet, Ball, RadiusSchedule
 from botorch_calib.robust.sets.chi_squared import ChiSquaredBall

@@ -22,7 +22,7 @@ from botorch_calib._validation import (
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
-#: Values closer to the smallest value than this fraction of their range count as equal to it.
+#: Values that exceed the smallest value by less than this fraction of their range count as equal.
 TIED = 1e-100
 
 
@@ -31,18 +31,18 @@ class AmbiguitySet:
 
     Let ``u`` be the values of a function to be maximised at the ``M`` atoms of a centre ``w``.
     `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the distributions ``p`` of the
-    set, and `worst_case_weights` the distribution that attains it. Acquisition functions call
-    `evaluate`, the worst case of a function of decisions and contexts.
+    set, and `worst_case_weights` is a distribution that attains it. Acquisition functions call
+    `evaluate`, which returns worst cases of a function of decisions and contexts.
 
-    * **Gradient.** By Danskin's theorem the gradient with respect to ``u`` is the minimiser ``p``,
-      and a subgradient if there are several minimisers. Only first derivatives are right.
+    * **Gradient.** By Danskin's theorem the gradient with respect to ``u`` is the minimiser ``p``.
+      If there are several minimisers, each is a subgradient. Only first derivatives are correct.
     * **Precision.** The minimiser is computed in float64 from ``(u - min u) / (max u - min u)``, so
       neither the level nor the scale of ``u`` matters. For constant ``u`` it is ``w``.
     * **Batches.** All rows of ``u`` are solved together, independently of each other.
 
-    **To define a set**, write a subclass with a method ``_solve(u, contexts)``, the minimisers
-    ``b x M`` for values ``b x M``. A set that needs more than the function's values at the atoms
-    overrides `evaluate` instead.
+    **To define a set**, write a subclass with a method ``_solve(u, contexts)`` that returns the
+    minimisers ``b x M`` for values ``b x M``. A set that needs more than the function's values at
+    the atoms overrides `evaluate` instead.
 
     Example:
         >>> class MeanSlopePenalty(AmbiguitySet):
@@ -54,12 +54,12 @@ class AmbiguitySet:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MeanSlopePenalty(), samples)
     """
 
-    # Whether all distributions of the set put no mass on atoms of weight 0.
+    # Whether every distribution in the set has no mass on atoms of weight 0.
     _keeps_support: bool = False
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the set depends on the number of context samples; then call `at` first."""
+        """Whether the set depends on the number of context samples; if so, call `at` first."""
         return False
 
     def at(self, t: int) -> Self:
@@ -73,11 +73,11 @@ class AmbiguitySet:
 
         The centre of the set, ``contexts``, has the dtype and the device of ``X``.
         """
-        # Values are not checked, as a check would synchronize with the device: NaN gives NaN.
+        # A check of the values would synchronize with the device. The worst case of NaN is NaN.
         return self._worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        """Smallest expectation over the set, ``...``, differentiable with respect to ``values``.
+        """Smallest expectations over the set, of shape ``...``, differentiable in ``values``.
 
         Args:
             values: Values of the function to be maximised at the atoms, ``... x M``.
@@ -130,7 +130,7 @@ class AmbiguitySet:
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)
-        # Squares and reciprocals of smaller numbers would leave the range of float64.
+        # Squares and reciprocals of smaller numbers would underflow or overflow in float64.
         scaled = torch.where(scaled < TIED, 0.0, scaled)
         return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
@@ -184,13 +184,13 @@ class Ball(AmbiguitySet):
 
 @dataclass(frozen=True)
 class RadiusSchedule:
-    """The practical radius ``c / sqrt(t)``, which shrinks at the theoretical rate.
+    """The radius ``c / sqrt(t)`` after ``t`` samples, which decreases at the theoretical rate.
 
     Every ball accepts a schedule as ``radius``, such as ``TotalVariationBall(RadiusSchedule(1))``.
 
     Attributes:
-        c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's
-            experiments use 0.3 for contexts in a unit cube.
+        c: Radius at ``t = 1``, in units of the contexts if the ball is a Wasserstein ball. The
+            experiments of [Micheli2025wdrbo] use 0.3 for contexts in a unit cube.
 
     Example:
         >>> RadiusSchedule(0.3)(4)

@@ -10,13 +10,14 @@ from botorch_calib.robust.sets.base import Ball
 
 
 class ChiSquaredBall(Ball):
-    """Distributions ``p`` with ``sum_i (p_i - w_i)^2 / w_i <= radius``, zero where ``w`` is.
+    """Distributions ``p`` with ``sum_i (p_i - w_i)^2 / w_i <= radius``.
 
-    The worst-case distribution is ``p_i = w_i max(0, tau - u_i)`` up to a factor; the threshold
-    ``tau`` is found among the sorted values. Some authors have a factor of 1/2 in the divergence.
+    Atoms with ``w_i = 0`` have ``p_i = 0``. The worst-case distribution is ``p_i = w_i max(0, tau -
+    u_i)``, up to a factor. The threshold ``tau`` is found from the sorted values. Some authors
+    define the divergence with a factor of 1/2.
 
     Args:
-        radius: Bound of the divergence itself, not of its root (see `Ball`).
+        radius: Bound on the divergence itself, not on its square root (see `Ball`).
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, ChiSquaredBall(0.5), contexts)
@@ -42,8 +43,9 @@ class ChiSquaredBall(Ball):
         growth = shifted(mass) * steps
         slack = growth.cumsum(dim=-1)
         square = ((2 * shifted(slack) + growth) * steps).cumsum(dim=-1)
-        # At the threshold tau = u_k, divergence + 1 is square / slack^2, which falls with k, from
-        # infinity at min u. The atoms up to the last k with too large a divergence keep mass.
+        # At the threshold tau = u_k, the divergence plus 1 is square / slack^2. It is infinite at
+        # min u and decreases with k. The atoms up to the last k at which the divergence exceeds the
+        # radius keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
         last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True).sub_(1)
         last.clamp_(min=0)  # no atom is active if values are NaN
@@ -60,5 +62,5 @@ class ChiSquaredBall(Ball):
 
 
 def shifted(sums: Tensor) -> Tensor:
-    """Cumulative sums ``b x M``, each without its last summand."""
+    """Cumulative sums ``b x M`` without the last summand of each."""
     return torch.nn.functional.pad(sums[:, :-1], (1, 0))

@@ -15,12 +15,12 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 class ConditionalValueAtRisk(AmbiguitySet):
     """The mean over the worst ``alpha`` share of the contexts.
 
-    This is the worst case over the distributions ``p <= w / alpha``; at ``alpha = 1`` it is the
-    expectation. BoTorch's risk measure ``CVaR(a)`` averages the worst share ``1 - a``: it equals
-    ``ConditionalValueAtRisk(1 - a)``, up to one sample.
+    This mean is the worst case over the distributions ``p <= w / alpha``. With ``alpha = 1`` it is
+    the expectation. BoTorch's risk measure ``CVaR(a)`` averages over the worst share ``1 - a``, so
+    it equals ``ConditionalValueAtRisk(1 - a)``, up to the contribution of one sample.
 
     Args:
-        alpha: The share, in (0, 1].
+        alpha: The share of the contexts, as a probability in (0, 1].
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, ConditionalValueAtRisk(0.1), contexts)

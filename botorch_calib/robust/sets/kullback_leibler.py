@@ -11,26 +11,27 @@ from botorch_calib._roots import bracketed_root
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
 
-# Below exp(-_FLOOR) the mass of an atom is 0 in float64.
+# The factor exp(-_FLOOR) of the mass of an atom is 0 in float64.
 _FLOOR = 800.0
-# Lower limit of divergences, which are divided by
+# Lower limit of divergences in denominators
 _LEAST = 1e-300
-# For smaller |t|, r log r - r + 1 with r = exp(t) is summed as a power series in t.
+# For smaller |t|, r log r - r + 1 with r = exp(t) is computed by a power series in t.
 _SMALL = 0.1
-# Newton's steps in a bracket: only the worst instances need nearly as many.
+# Number of Newton steps in a bracket. Only the hardest instances need nearly as many steps.
 _STEPS = 25
 
 
 class KLBall(Ball):
-    """Distributions ``p`` with ``sum_i p_i log(p_i / w_i) <= radius``, zero where ``w`` is.
+    """Distributions ``p`` with ``sum_i p_i log(p_i / w_i) <= radius``.
 
-    The worst-case distribution is exponentially tilted: ``p_i = w_i exp(-s u_i)`` up to a factor.
-    Newton's method finds the ``s`` at which the divergence equals the radius, without waiting for a
-    device. Let ``W`` be the weight of the atoms with the smallest value. If the radius is at least
-    ``-log W``, the worst-case distribution is the centre restricted to these atoms.
+    Atoms with ``w_i = 0`` have ``p_i = 0``. The worst-case distribution is exponentially tilted:
+    ``p_i = w_i exp(-s u_i)``, up to a factor. Newton's method finds the ``s`` at which the
+    divergence equals the radius, without synchronizing with the device. Let ``W`` be the total
+    weight of the atoms with the smallest value. If the radius is at least ``-log W``, the
+    worst-case distribution is the centre restricted to these atoms.
 
     Args:
-        radius: Bound of the divergence, in nats (see `Ball`).
+        radius: Bound on the divergence, in nats (see `Ball`).
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, KLBall(0.1), contexts)
@@ -51,8 +52,9 @@ class KLBall(Ball):
         return torch.where(-mass.log() > self.radius, tilted, worst / mass)
 
     def _search(self, u: Tensor, weights: Tensor) -> Tensor:
-        """``log s``, ``b``, at which the divergence equals the radius."""
-        # The divergence is at most s^2 / 8 (Hoeffding), and the variance is its curvature at 0.
+        """Return ``log s``, of shape ``b``, at which the divergence equals the radius."""
+        # The divergence is at most s^2 / 8 (Hoeffding), which gives the lower limit. It is about
+        # s^2 / 2 times the variance of u for small s, which gives the start.
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
         high = torch.maximum((_FLOOR / gap).log(), low)
@@ -74,7 +76,7 @@ class KLBall(Ball):
 def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The distribution ``w exp(-s u)``, its divergence from ``w``, and ``s u`` clamped at 800.
 
-    The smallest value in each row of ``u``, ``b x M``, is 0; the tilts ``s`` are ``b``.
+    The smallest value in each row of ``u``, ``b x M``, must be 0. The tilts ``s`` have shape ``b``.
     """
     scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
     shrinkage = torch.expm1(-scaled) @ weights

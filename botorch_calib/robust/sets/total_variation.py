@@ -16,7 +16,7 @@ class TotalVariationBall(Ball):
     and puts it on the atom with the smallest value, even if this atom has weight 0.
 
     Args:
-        radius: Radius in the norm ``|p - w|_1``; from 2 on all mass moves (see `Ball`).
+        radius: Radius in the norm ``|p - w|_1`` (see `Ball`). With 2 or more, all mass moves.
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, TotalVariationBall(0.2), contexts)

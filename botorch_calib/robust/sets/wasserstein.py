@@ -16,12 +16,12 @@ from botorch_calib.robust.sets.base import Ball
 
 # Largest gap between primal and dual values, for values that range over [0, 1].
 _GAP = 1e-12
-# The number of cutting planes is finite; no instance has needed this many.
+# Limit of the number of cutting planes, which is finite. No instance has needed this many.
 _MAX_STEPS = 200
-# On a GPU the test for convergence forces a synchronization, so it runs after this many steps. Most
-# instances need 4 to 14 steps. On a processor the test runs after each step.
+# On a GPU the test for convergence forces a synchronization, so it runs once in this many steps.
+# Most instances need 4 to 14 steps. On a CPU the test runs after each step.
 _BLIND_STEPS = 16
-# Numbers in one block of costs. On a processor a block fits into the cache.
+# Number of costs in one block, on a CPU and on a GPU. On a CPU a block fits into the cache.
 _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 
 
@@ -39,17 +39,19 @@ class WassersteinBall(Ball):
       the transport costs exactly the radius. Time and memory grow with ``M^2``.
     * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], with
       gradients at the contexts' ``lipschitz_points``. If these points fill the range of the
-      contexts, this is a lower bound, though not always attained. **With samples only**, the points
-      miss steeper places, and the value may exceed the worst case. `worst_case` is not available.
+      contexts, this is a lower bound, which is not always attained. **If the points are samples**,
+      steeper contexts may be missed, and the value may exceed the worst case. `worst_case` is not
+      available.
 
     If ``L`` is the Lipschitz constant of ``u`` in the context, over the whole range,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
-    The maximum over contexts has kinks that slow a quasi-Newton search: use `optimize_robust`.
+    The maximum over contexts has kinks, which slow down a quasi-Newton search: use
+    `optimize_robust`.
 
     Args:
-        radius: Radius in the unit of the contexts (see `Ball`).
-        method: ``"exact"``, or ``"lipschitz"`` by gradients.
+        radius: Radius in units of the contexts (see `Ball`).
+        method: ``"exact"`` or ``"lipschitz"``, as described above.
 
     Example:
         >>> values = X[:, 1].square()  # of some decision, in each context
@@ -64,7 +66,7 @@ class WassersteinBall(Ball):
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether the method needs gradients; then only `evaluate` works, not `worst_case`."""
+        """Whether the method needs gradients; if so, use `evaluate` instead of `worst_case`."""
         return self.method == "lipschitz"
 
     def evaluate(
@@ -98,12 +100,12 @@ class _Plan(NamedTuple):
     cost: Tensor  # cost of the transport, b x 1
 
     def replaced(self, other: _Plan, rows: Tensor) -> _Plan:
-        """Take ``other`` in the rows of a mask ``b x 1``."""
+        """Return the plan with rows of ``other`` where the mask ``rows``, ``b x 1``, is True."""
         return _Plan(*(torch.where(rows, new, old) for new, old in zip(other, self, strict=True)))
 
 
 class _Transport:
-    """The exact worst cases of ``b`` functions.
+    """Computes the exact worst-case distributions of ``b`` functions.
 
     A plan that moves atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)``, which
     lies above the concave dual function and touches it where the plan is cheapest. The search keeps
