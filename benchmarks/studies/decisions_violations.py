@@ -34,6 +34,8 @@ SUITES = (
 )
 HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
 HEAD += ["reward", "before", "change of the reward", "safe", "before"]
+# The rounds after which the second table begins a new column
+ENDS = (12, 24, 48, 80)
 
 
 class Run(NamedTuple):
@@ -44,18 +46,23 @@ class Run(NamedTuple):
     rounds: int
     reward: float
     is_safe: bool  # what it recommends
+    #: Violations and certified rounds, by range of rounds
+    counts: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Run:
         named = {key: decode(value) for key, value in kept["extras"].items()}
         certified, violated = named["certified"], named["violated"]
         (probability,) = named["recommended_probability"]
+        wrong = [c * v for c, v in zip(certified, violated, strict=True)]
+        ranges = [slice(*ends) for ends in zip((0, *ENDS), (*ENDS, None), strict=True)]
         return cls(
-            sum(c * v for c, v in zip(certified, violated, strict=True)),
+            sum(wrong),
             sum(certified),
             len(certified),
             named["mean_reward"][0],
             probability is not None and probability <= 0.1,
+            tuple((sum(wrong[part]), sum(certified[part])) for part in ranges),
         )
 
 
@@ -79,9 +86,19 @@ def row(label: str, method: str, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
     return cells + [*each("d", lambda runs: sum(r.is_safe for r in runs))]
 
 
+def by_round(suite: str, method: str, runs: Sequence[Run]) -> list[str]:
+    """A row of the second table: the share of violations in each range of rounds."""
+    cells = []
+    for part in zip(*(run.counts for run in runs), strict=True):
+        violations, certified = map(sum, zip(*part, strict=True))
+        share = f"{100 * violations / certified:.1f}" if certified else "–"
+        cells.append(f"{share} of {certified:.0f}")
+    return [suite, method, *cells]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     args = study_parser(COMMAND, __doc__, []).parse_args(argv)
-    rows, pooled = [], []
+    rows, pooled, by_rounds = [], [], []
     for suite, cases in SUITES:
         _, entries = read_entries(ARCHIVES_DIR / f"{suite.name}{ARCHIVE_SUFFIX}", suite.name)
         runs = {key: Run.of(entry.kept) for key, entry in entries.items()}
@@ -95,12 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             for case in cases:
                 own = [(new, old) for name, new, old in pairs if name.endswith(case)]
                 rows += [row(case, method, own)] if own else []
+        for method in (*METHODS, "plain"):
+            same = [run for key, run in runs.items() if key.method == method]
+            by_rounds += [by_round(suite.name, method, same)] if same else []
     rows.append(row("all", METHODS[0], pooled))
     lines = ["# The rule that counts violations", "", f"Reproduce with `{COMMAND}`.", ""]
-    write_atomically(
-        args.tables / "decisions_violations.md", "\n".join([*lines, *table(HEAD, rows), ""])
-    )
-    print("\n".join(table(HEAD, rows)))
+    lines += [*table(HEAD, rows), "", "Violations in % of the certified rounds, by round:", ""]
+    starts = ["1", *(str(end + 1) for end in ENDS)]
+    heads = [f"{start} to {end}" for start, end in zip(starts, ENDS, strict=False)]
+    lines += [*table(["suite", "method", *heads, f"from {starts[-1]}"], by_rounds), ""]
+    write_atomically(args.tables / "decisions_violations.md", "\n".join(lines))
+    print("\n".join(lines))
     return 0
 
 

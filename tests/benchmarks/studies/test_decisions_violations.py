@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.framework.report import TABLES_DIR
-from benchmarks.studies.decisions_violations import Run, main, row
+from benchmarks.studies.decisions_violations import Run, by_round, main, row
 
 
 def test_a_row_adds_up_over_pairs() -> None:
@@ -18,6 +18,11 @@ def test_a_row_adds_up_over_pairs() -> None:
         and cells[9].startswith("+0.00 (")
         and cells[10:] == ["2", "0"]
     )
+
+
+def test_shares_by_round_are_pooled_over_runs() -> None:
+    runs = [Run(0.0, 0.0, 0, 0.0, True, counts) for counts in (((1, 4), (0, 0)), ((2, 8), (0, 0)))]
+    assert by_round("suite", "budget", runs) == ["suite", "budget", "25.0 of 12", "– of 0"]
 
 
 def test_the_committed_table_is_that_of_the_archives(tmp_path: Path) -> None:
