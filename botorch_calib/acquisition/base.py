@@ -23,12 +23,13 @@ from botorch_calib.posteriors import Prediction
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
     """Base class of closed-form acquisition functions for single points (``q = 1``).
 
-    A subclass implements ``forward``: it computes a value from ``_marginals`` and passes it to
-    ``_reduce``, which averages over fantasies. The constructor of a subclass must end with
-    ``self.set_X_pending(X_pending)``. ``outcomes`` lists the outcomes on which the value depends,
-    the objective first. The model may then be a `CalibratedModelList`, or a ``ModelList`` of
-    calibrated and Gaussian models. `CalibratedUpperConfidenceBound` explains the other arguments.
-    For joint batches (``q > 1``) use BoTorch's Monte Carlo acquisition functions.
+    The ``forward`` method of a subclass computes values from ``_marginals``, and passes them to
+    ``_reduce`` to average them over fantasies. The constructor of a subclass must end with
+    ``self.set_X_pending(X_pending)``. The argument ``outcomes`` contains the indices of the
+    outcomes on which the value depends, and starts with the objective. If it is given, the model
+    may be a `CalibratedModelList`, or a ``ModelList`` of calibrated and Gaussian models.
+    `CalibratedUpperConfidenceBound` explains the other arguments. For joint batches (``q > 1``) use
+    BoTorch's Monte Carlo acquisition functions.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Registration of the acquisition functions with BoTorch's input constructors, which Ax uses.
+"""Register the acquisition functions with BoTorch's input constructors, which Ax uses.
 
 The default incumbent is the best observation. With constraints it is the best observation at a
 point where the constraints were observed to hold.
@@ -316,7 +316,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     ]
     if len(observed) == len(members):
         return observed
-    # The data sets do not match the models, so the training data of the models are used.
+    # The data sets do not match the models, so use the models' training data.
     observed = []
     for base in map(observed_process, members):
         X = raw_train_inputs(base)

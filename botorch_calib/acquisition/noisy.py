@@ -69,7 +69,7 @@ if _of_new_draws is not None:
 
 
 def keeps_roots(model: Model) -> bool:
-    """Whether the roots of all outcomes of a calibrated model or a BoTorch model can be cached."""
+    """Whether roots can be cached for all outcomes of a calibrated model or a BoTorch model."""
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):

@@ -40,7 +40,7 @@ from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 
 class ContextRobustFunction(PendingPoints, ABC):
-    """Base class of acquisition functions that take a worst case over an ambiguity set.
+    """Base class of acquisition functions that are worst-case expectations over an ambiguity set.
 
     A subclass implements `_build`, which returns the function ``u(x, c)`` for each evaluation.
     Pending points are not supported, as their contexts are unknown. `RobustUpperConfidenceBound`
@@ -116,7 +116,10 @@ class ContextRobustFunction(PendingPoints, ABC):
         )
 
     def _contexts_at(self, X: Tensor) -> ContextDistribution:
-        """Check the width of decisions ``... x d_x``; return contexts in their dtype and device."""
+        """Return the contexts in the dtype and on the device of ``X``, decisions ``... x d_x``.
+
+        The number of columns of ``X`` is checked.
+        """
         if self.num_columns is not None:
             width = self.num_columns - self.contexts.points.shape[-1]
             if X.shape[-1] != width:
@@ -139,21 +142,23 @@ class ContextRobustFunction(PendingPoints, ABC):
 
 
 class RobustAcquisition(ContextRobustFunction):
-    """The worst case of any acquisition function of single joint inputs over an ambiguity set.
+    """Worst-case expectation of an acquisition function over a set of context distributions.
 
-    The function is evaluated at all pairs of decisions and contexts, in chunks ``N x 1 x d``:
+    The acquisition function takes single inputs (``q = 1``) that join a decision and a context. It
+    is evaluated at all pairs of decisions and contexts, in chunks ``N x 1 x d``:
 
         >>> quantile = CalibratedUpperConfidenceBound(model, level=0.9)
         >>> acqf = RobustAcquisition(quantile, TotalVariationBall(0.1), contexts)
 
-    The expectation is of the function's values even if they are logarithms. Contexts in which
-    improvement is very unlikely then dominate the expectation.
+    The function's values are averaged over contexts as they are, even if they are logarithms. With
+    logarithms, contexts in which improvement is very unlikely dominate the expectation.
 
     Args:
         acquisition: The function to be maximised. It maps ``N x 1 x d`` to values ``N``, and each
-            value depends on one row only. (If the set needs gradients, derivatives of their norm
-            are computed by finite differences. BoTorch's Monte Carlo functions vary too fast for
-            finite differences, so they must be differentiable twice.)
+            value depends on one row only. (If the set needs gradients with respect to contexts, the
+            derivatives of their norms with respect to decisions are computed by finite differences.
+            BoTorch's Monte Carlo functions vary too fast for finite differences, so they must be
+            twice differentiable in their inputs.)
         ambiguity, contexts: See `RobustUpperConfidenceBound`.
 
     Raises:
@@ -186,7 +191,7 @@ class RobustAcquisition(ContextRobustFunction):
 
 
 class RobustUpperConfidenceBound(ContextRobustFunction):
-    """The worst case of an upper confidence bound over an ambiguity set of context distributions.
+    """Worst-case expectation of an upper confidence bound over a set of context distributions.
 
     The bound is ``mu + sqrt(beta) sigma``, with ``beta`` as in BoTorch. It has a closed form for
     exact Gaussian processes with a stationary radial kernel (see

@@ -36,8 +36,8 @@ from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # Number added to the diagonal of a covariance matrix, as a fraction of the largest variance. It
-# usually makes the rounded matrix positive definite. The added noise has a standard deviation of
-# 3e-5 times the largest one.
+# usually makes the matrix positive definite despite rounding errors. It adds noise with a standard
+# deviation of 3e-5 times the largest standard deviation.
 JITTER = 1e-9
 
 

@@ -1,4 +1,4 @@
-"""`DelayStrategy`: how a proposer handles pending and failed queries."""
+"""`DelayStrategy`: determines how a proposer handles pending and failed queries."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
 # Noise variance of labels, in units of the prior variance. It lets labels of neighbours differ.
 NOISE = 1e-2
 
-# Factor of the largest number of trials that have overtaken a trial with a value.
+# Factor of ``M`` in the rule of `hanging_places`.
 OVERDUE = 4
 
 # A point is at the border of a failure, or near the failure, if its distance is less than this. The

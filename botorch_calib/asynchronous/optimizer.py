@@ -44,10 +44,10 @@ class AsynchronousOptimizer:
     makes a new pool, and the trials that were running are evaluated again, one at a time. A trial
     that breaks a pool a second time fails.
 
-    **The end.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed Dask client,
-    ends the run with an exception. Trials that were running stay pending, and the next run
-    evaluates them again. An executor that the run has made is shut down. A `PebbleExecutor` then
-    kills its processes, and other executors finish their evaluations.
+    **How a run ends early.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed
+    Dask client, ends the run with an exception. Trials that were running stay pending, and the next
+    run evaluates them again. An executor that the run has made is shut down. A `PebbleExecutor`
+    then kills its processes, and other executors finish their evaluations.
 
     Args:
         executor: A function without arguments that makes a ``concurrent.futures`` executor, such as

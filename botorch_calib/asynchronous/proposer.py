@@ -255,7 +255,10 @@ class DelayAwareProposer:
         return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:
-        """Number of the design point for query ``count``; None if the model chooses the query."""
+        """Return the index, in the space-filling design, of the point for query number ``count``.
+
+        The result is None if the model chooses this query.
+        """
         if not callable(self.fixed_features):
             return None if count % 2 else count // 2
         # At random: if two contexts alternate, every second query has the same context.

@@ -34,8 +34,8 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 class Calibrator(Module, ABC):
     """The base class of calibrators. The state consists of buffers whose lengths may change."""
 
-    #: Cap of absolute quantiles, in predictive standard deviations. The true quantile may be larger
-    #: than a learned quantile that has reached the cap.
+    #: Cap on the absolute values of quantiles, in predictive standard deviations. A true quantile
+    #: may be larger than a learned quantile that has reached the cap.
     max_width: float = math.inf
 
     @abstractmethod
@@ -155,7 +155,7 @@ class TrackedCalibrator(Calibrator):
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
-        """Cap of absolute quantiles, ``score.max_width``."""
+        """Cap on the absolute values of quantiles: ``score.max_width``."""
         return self.score.max_width
 
     @abstractmethod

@@ -32,15 +32,15 @@ class QuantileRecalibrator(TrackedCalibrator):
     the distribution follows the Gaussian model: its cdf is a linear function of the model's cdf
     (the paper's interpolation). Thresholds of neighbouring levels may cross. They are sorted when a
     distribution is built (monotone rearrangement), and remain unsorted in the learner. (The paper's
-    Lemma 4 overlooks that outcomes depend on the level.)
+    Lemma 4 overlooks that hits, the indicators ``1{u <= theta_j}``, differ between levels.)
 
     With ``method="online"`` residuals must be in the order of observation, and each residual must
     be from a prediction that was made before its observation (`CalibratedModel.from_history` or
     ``observe``). Then ``|frequency - p_j| <= tracker.coverage_bound(T)`` holds at the *raw*
     thresholds for any residuals. This is the paper's Theorem 3, with the sign of its update
-    corrected. Sorting exchanges the outcomes of levels that cross. So for the sorted quantiles only
-    the sum over the levels is bounded: an adversary that makes two levels cross all the time can
-    make the frequency of each level wrong.
+    corrected. Sorting exchanges the hits of levels that cross. So for the sorted quantiles only the
+    error summed over all levels is bounded: an adversary that makes two levels cross all the time
+    can make the frequency of each level wrong.
 
     With ``method="exact"`` the residuals are a calibration set in any order, such as leave-one-out
     residuals (the paper's Algorithm 4).

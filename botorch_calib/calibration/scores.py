@@ -78,7 +78,7 @@ class Score(ABC):
         """Score of ``|z|`` in [0, 1], of the shape of ``z``."""
 
     def two_sided_level(self, alpha: float) -> float:
-        """Level of the tracked quantile of the two-sided score for miscoverage ``alpha``."""
+        """Level of the two-sided score's quantile that is tracked for miscoverage ``alpha``."""
         check_open_unit("alpha", alpha)
         return 1.0 - alpha if self.grows else alpha
 

@@ -1,4 +1,4 @@
-"""`optimize_chance_constrained`: the best point that a chance constraint certifies.
+"""`optimize_chance_constrained`: finds the best point that a chance constraint certifies.
 
 The certified set is unknown in advance, and may be tiny and of any shape. So the search first looks
 for certified points, by sampling and then by maximising the margin. It climbs from the best of
@@ -254,7 +254,7 @@ class LeastOptimism(LeastMargin):
 
 
 def expands(share: float, num_decisions: int) -> bool:
-    """Whether the next decision is one of the ``share`` of decisions that expand the certified set.
+    """Whether the next decision belongs to the ``share`` that expands the certified set.
 
     The fractional parts of multiples of the golden ratio are spread evenly over [0, 1), and so are
     the fractional parts of every second or third multiple. So the share is the same if only every

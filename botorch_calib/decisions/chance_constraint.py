@@ -202,7 +202,7 @@ class ChanceConstraint(DecisionAccount):
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         self._withdrawn: list[Row] = []
-        # The training data of the models that precede the first decision.
+        # The training data that the models had before the first decision.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
         # Caches that are valid while the models are in these states: see `_renew`.
@@ -384,7 +384,7 @@ class ChanceConstraint(DecisionAccount):
         return outcomes, ends
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
-        """Normal scores ``b`` of the probabilities of keeping each limit of one outcome."""
+        """For each limit of one outcome, normal scores ``b`` of the probabilities to keep it."""
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
@@ -451,7 +451,7 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def _equal_score(self) -> float:
-        """Normal score of the level of each limit if all limits shared ``1 - level`` equally."""
+        """Normal score of each limit's level, if all limits shared ``1 - level`` equally."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
     def _renew(self) -> None:
@@ -498,9 +498,10 @@ class ChanceConstraint(DecisionAccount):
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
-        """Whether each point of ``b x 1 x d`` would be certified as the next decision, ``b``.
+        """Return ``b`` flags: whether each point would be certified if it were the next decision.
 
-        For several points at a time, call `decide`, which counts the earlier points as pending.
+        The points ``X`` are ``b x 1 x d``. For several points at a time, call `decide`, which
+        counts the earlier points as pending.
         """
         return self.margin(X) >= 0.0
 
@@ -778,7 +779,7 @@ class ChanceConstraint(DecisionAccount):
     def _data_of_no_row(
         self, rows: list[Row], is_out_counted: bool = False
     ) -> dict[str, KnownData]:
-        """For each outcome, the training data of the model that belong to no row.
+        """Return, for each outcome, its model's training data that belong to no row.
 
         With ``is_out_counted``, the last observation at the point of a pending decision counts as
         the outcome of that decision.

@@ -107,7 +107,7 @@ def matches(
         points: The points with outcomes.
         came: The outcomes of each point, by name.
         sides: By name, 1 for outcomes above the given value, and -1 for outcomes below it.
-        data: The training data of the models, by outcome.
+        data: The models' training data, by outcome.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]

@@ -1,4 +1,4 @@
-"""`recommend`: the final point, with statements about its safety and value."""
+"""`recommend`: chooses a final point, with statements about its safety and value."""
 
 from __future__ import annotations
 

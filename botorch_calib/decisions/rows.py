@@ -251,7 +251,7 @@ class DecisionAccount:
     @property
     @in_turn
     def decisions(self) -> list[Row]:
-        """Copies of the rows of all decisions, in order, which may be stored as JSON.
+        """Copies of all decisions' rows, in order. They may be stored as JSON.
 
         A row holds the ``point`` (a list of numbers), the ``level``, and whether the point was
         ``certified``. The other entries are dictionaries by outcome name. ``limits`` holds pairs

@@ -90,14 +90,14 @@ class WorstContexts:
     def quantile(
         self, z: Tensor, model: Model, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        r"""The smallest ``t``, ``...``, with the worst-case probability ``Phi(z)``, differentiable.
+        r"""Return the smallest ``t`` with the worst-case probability ``Phi(z)``; differentiable.
 
-        ``score`` maps ``t``, ``... x 1``, to the normal scores ``... x M`` of the probability that
-        the outcome is at most ``t`` in each context. The quantiles ``ends`` in each context,
-        ``... x M``, bracket ``t``. The normal score of the worst-case probability is nearly linear
-        in ``t``, which suits Newton steps. Only the last step records a graph: it gives the
-        gradient of the implicit function, with the worst distribution treated as constant
-        (Danskin's theorem).
+        The shape of ``t`` is ``...``. ``score`` maps ``t``, ``... x 1``, to the normal scores ``...
+        x M`` of the probability that the outcome is at most ``t`` in each context. The quantiles
+        ``ends`` in each context, ``... x M``, bracket ``t``. The normal score of the worst-case
+        probability is nearly linear in ``t``, which suits Newton steps. Only the last step records
+        a graph: it gives the gradient of the implicit function, with the worst distribution treated
+        as constant (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]

@@ -22,9 +22,9 @@ from botorch_calib._validation import (
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.posteriors import normal_scores
 
-# Each bet is on a tail with one of these probabilities: that the true odds of the tail are one of
-# the `_ODDS` times the stated odds. Bets on the upper half equal bets on the lower half with
-# inverse odds, so only the lower half is listed.
+# Each bet is on a tail with one of these probabilities. It bets that the tail's true odds are the
+# stated odds times one of `_ODDS`. Bets on the upper half equal bets on the lower half with inverse
+# odds, so only the lower half is listed.
 _TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
 _EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
 # Share of the probability in the lower tail, and the PITs that bound the lower and upper tails
@@ -85,7 +85,8 @@ class CalibrationAlarm:
 
     Args:
         false_alarm: Largest probability of ever raising the alarm if all predictions are right.
-        bounds: A box ``2 x d``, whose halves are regions (default: no regions).
+        bounds: A box ``2 x d``. Each of its halves along each input is a region (default: there
+            are no regions).
 
     Example:
         >>> alarm = CalibrationAlarm(false_alarm=0.05)
@@ -113,9 +114,9 @@ class CalibrationAlarm:
         self._stakes[0] = 1.0 if regions == 1 else 0.5
         #: Wealth after each call of `observe`, at most e^700.
         self.history: list[float] = []
-        #: The strongest evidence when the alarm was raised; None before.
+        #: The strongest evidence when the alarm was raised; None before the alarm.
         self.finding: Finding | None = None
-        #: The number of the call of `observe` that raised the alarm, from 1; None before.
+        #: Number of the `observe` call that raised the alarm, from 1; None before the alarm.
         self.raised_at: int | None = None
         # Points with their outcomes, passed to `watch` as continuous outcomes
         self._watched: set[tuple[float, ...]] = set()

@@ -127,7 +127,7 @@ class NoiseDiagnosis:
         return remedy if size == "smaller" else f"{remedy} {_AND_AGAIN}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers for ``json.dumps``, without the curve of the likelihood."""
+        """Return plain numbers for ``json.dumps``, without the likelihood curve."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()

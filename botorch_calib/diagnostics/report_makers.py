@@ -143,7 +143,8 @@ def report_from_pits(
         levels: ``M`` increasing quantile levels in (0, 1).
         X: The inputs, ``n x d``, if coverage is to be reported in cells of the inputs.
         num_regions: Number of cells.
-        bounds: A box ``2 x d`` that was known beforehand. Its halves are regions of the alarm.
+        bounds: A box ``2 x d``, chosen before the observations were made. The alarm then also tests
+            each half of the box along each input.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -206,7 +207,7 @@ class Forecasts(NamedTuple):
     """Judged predictions of a base model and, if there is a calibrator, of the calibrated model."""
 
     inputs: Tensor | None  # n x d
-    bounds: Tensor | None  # 2 x d, the box whose halves are regions of an alarm
+    bounds: Tensor | None  # 2 x d; an alarm also tests the halves of this box
     judged: list[Judged]
     base_name: str = "stated"
 
@@ -224,7 +225,7 @@ def _inputs(X: ArrayLike | Tensor | None, num: int) -> Tensor | None:
 
 
 def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -> Forecasts:
-    """Forecasts of the training data of a model, without the first ``num_initial``."""
+    """Forecasts of a model's training data, without the first ``num_initial`` observations."""
     process, calibrator = slots_of(model)[:2]
     if calibrator is None and isinstance(process, Model):
         check_process(process)

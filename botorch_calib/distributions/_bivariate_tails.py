@@ -32,7 +32,7 @@ from botorch_calib.distributions._normal_functions import (
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # nodes of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # for smaller h, V is computed from its complement, a smooth integral
-_CUT = 64.0  # the rule for V ends where the integrand has decreased by exp(-32)
+_CUT = 64.0  # the rule for V ends where the integrand has decreased by a factor of exp(32)
 # Number of elements in one operation at the nodes of V. On a CPU they fit into the cache. On a GPU,
 # fewer and larger operations are faster.
 _CHUNK, _LARGE_CHUNK = 32_000, 2**24

@@ -63,12 +63,12 @@ from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
-# Range of the ratio of the noise to the scale. Outside this range, the smaller one of the two
+# Range of the ratio of the noise to the scale. Outside this range, the smaller of the two
 # contributes less than 1e-12 of the variance.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # nodes on each side of x, for a uniform piece
 _NODES = 32  # nodes for a stretched form
-_CUT = 72.0  # the rule ends where the integrand has decreased by exp(-36)
+_CUT = 72.0  # the rule ends where the integrand has decreased by a factor of exp(36)
 EXCESS, SURVIVAL = 0, 1
 
 

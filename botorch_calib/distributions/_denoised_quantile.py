@@ -42,7 +42,8 @@ from botorch_calib.distributions._normal_functions import TINY, cached_constant
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 
-_NUM_ANGLES = 5  # angles of candidates for the guess, including both ends
+# Number of angles ``w`` in [0, pi/2], ends included, among which the guess is sought
+_NUM_ANGLES = 5
 # Number of steps on a GPU. On a CPU most searches end after three steps. Next to a piece of almost
 # no mass the score is steep, and a search may need many bisections.
 _NUM_STEPS = 10
@@ -83,7 +84,7 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
-    """Return the points ``x`` with ``P(z + r eps > x) = tail``, ``n``, differentiable.
+    """Return the ``n`` points ``x`` with ``P(z + r eps > x) = tail``; they are differentiable.
 
     Args:
         r: Positive ratios of the noise to the scale of the normal pieces, ``n``, float64.

@@ -32,7 +32,7 @@ from botorch_calib.distributions._normal_functions import (
 from botorch_calib.distributions.form import Pieces
 
 _ORDER = 24  # nodes on a panel: relative error about 1e-12
-_CUT = 72.0  # a panel ends where a normal density has decreased by exp(-36)
+_CUT = 72.0  # a panel ends where a normal density has decreased by a factor of exp(36)
 _CLEAR = 8.5  # the noise has no effect farther than this above x, in deviations of the noise
 _LOG_2 = math.log(2.0)
 _NOTHING = 2 * LOG_ZERO
@@ -77,7 +77,7 @@ def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
 def log_integrals(
     x: Tensor, r: Tensor | None, low: Tensor, high: Tensor, normal: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the logs of both integrals of each piece (see the module), ``K x n``.
+    """Return the logs ``K x n`` of both integrals over each piece (see the module docstring).
 
     The logarithm of 0 is `_NOTHING`. As a function of ``z``, the integrand resembles a normal
     density of mean ``x / (1 + r^2)`` and standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``,
@@ -106,7 +106,8 @@ def log_integrals(
     )
     lengths = torch.stack([starts[0] - low, to_last - from_first, top - starts[2]])
     with torch.no_grad():
-        # Distance of the start of a panel from the peak, in deviations of the peak
+        # Distance of each panel's start from the peak of its normal density (at `center` or 0), in
+        # standard deviations of this density
         about_center = torch.stack([torch.ones_like(rising), ~rising, torch.zeros_like(rising)])
         about_center = about_center.expand_as(lengths)
         unit = torch.where(about_center, deviation, 1.0)

@@ -13,9 +13,9 @@ from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY,
 
 
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weighted sums over normal pieces of their means and of their mean squares minus 1.
+    """Return weighted sums over normal pieces: of the means, and of the mean squares minus 1.
 
-    With ``a`` and ``b`` of `_EndDensities`, the mean of a piece is ``a - b``. Both results have
+    With ``a`` and ``b`` as in `_EndDensities`, the mean of a piece is ``a - b``. Both results have
     the shape ``shape`` and derivatives of every order. Large inputs are split into parts that fit
     into a CPU's cache.
 

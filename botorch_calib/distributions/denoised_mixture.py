@@ -302,7 +302,7 @@ class DenoisedMixture(WithTails):
     def _solve(self, level: float, zeta: float) -> Tensor:
         """Return the quantile of ``f~`` by Newton's method in scores, within a bracket.
 
-        ``P(y~ > Y | s)`` is at most ``S`` times ``P(y~ > Y)``. Let ``p`` be the smaller one of
+        ``P(y~ > Y | s)`` is at most ``S`` times ``P(y~ > Y)``. Let ``p`` be the smaller of
         ``level`` and ``1 - level``. Each end of the bracket combines a bound on ``y~`` with the
         tail ``p / (2 S)``, and a bound on ``f~`` given ``y~`` with the tail ``p / 2``. So each
         member is beyond this end with probability at most ``p``.
@@ -355,6 +355,6 @@ class _Components(NamedTuple):
         return torch.addcmul((self.start - x) * inverse, self.gain * inverse, self.moved)
 
     def total(self, log_values: Tensor, log_factors: Tensor | float = 0.0) -> Tensor:
-        """Return the log of the weighted sum of values, times further factors of the components."""
+        """Return the log of ``sum weights * factors * values`` over the components."""
         each = log_values + (self.log_weight + log_factors)
         return each.flatten(0, 1).logsumexp(dim=0)

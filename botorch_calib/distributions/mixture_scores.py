@@ -38,12 +38,12 @@ _NUM_STEPS = 48
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _SHOULDER = (0.7, 1.1, 2.2, 3.2)  # nodes in the widest gap, in deviations from its two members
 _FAR = (2.0, 5.0, 11.0, 22.0)  # outer nodes, in deviations beyond 8 deviations from all members
-_STEEPEST = 1e26  # cap of slopes
+_STEEPEST = 1e26  # cap on slopes
 _THIN = 1e-12  # least width of a cell of a table
 _SHALLOW = 600.0  # densities and tails with exponents up to this do not underflow
 _BELOW_ONE = -1e-16  # replaces the logarithm of a cdf that rounds to 1
-_LARGEST = 700.0  # cap of exponents, to avoid overflow
-_LARGEST_NUMBER = 1e300  # cap of interpolated numbers: lines are not defined at infinity
+_LARGEST = 700.0  # cap on exponents, to avoid overflow
+_LARGEST_NUMBER = 1e300  # cap on interpolated numbers: lines are not defined at infinity
 
 
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     The cdf is the mean of the members' cdfs, so the members' quantiles ``mu_s + s_s z`` bracket the
     root. With ``g`` the score and ``p_s`` the shares of the density, ``g' = mean_s phi(t_s) / (s_s
     phi(g))`` and ``g'' / g' = g g' - sum_s p_s t_s / s_s``. Positive scores are mirrored, so that
-    the lower tail is the smaller one.
+    the lower tail is the smaller tail.
     """
     sign = torch.where(z > 0, -1.0, 1.0).to(z)
     center = mean.mean(dim=0)

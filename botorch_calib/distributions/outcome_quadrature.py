@@ -29,7 +29,7 @@ from botorch_calib.distributions.form import PiecewiseForm
 
 _EDGE = 5.5  # reach of the noise, in its deviations, with a probability of 2e-8 beyond it
 _SURE = 9.0  # larger reach, with a probability of 1e-19 beyond it
-_REACH = 64.0  # tails end where a normal density has decreased by exp(-32)
+_REACH = 64.0  # tails end where a normal density has decreased by a factor of exp(32)
 _FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
 

@@ -163,7 +163,10 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """Make a batch of standard normal distributions, which change no prediction."""
+        """Make a batch of standard normal distributions.
+
+        A correction by them leaves predictions unchanged.
+        """
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -184,7 +187,7 @@ class PiecewisePredictive(WithMoments):
         Args:
             alpha: Miscoverage level, in (0, 1).
             half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
-            max_width: Cap of the half-width, in standard deviations of the observation.
+            max_width: Cap on the half-width, in standard deviations of the observation.
             tails: The density outside the interval. ``"gaussian"`` uses the standard normal
                 density, whose mass is close to the ends of a wide interval. ``"stretched"`` scales
                 the normal density so that its ``1 - alpha`` interval is the conformal interval.
@@ -234,7 +237,7 @@ class PiecewisePredictive(WithMoments):
         Args:
             levels: ``M`` increasing levels in (0, 1).
             knots: Quantiles at these levels, ``batch_shape x M``.
-            max_width: Cap of the absolute value of the quantiles.
+            max_width: Cap on the absolute values of the quantiles.
             tails: ``"gaussian"`` uses the standard normal density between and beyond the quantiles.
                 ``"stretched"`` scales this density by the distance between the outermost knots,
                 divided by the distance between the normal quantiles at the same levels.
@@ -341,7 +344,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def knots(self) -> Tensor:
-        """All knots, ``batch_shape x (K + 1)``; the outer ones may be infinite."""
+        """All knots, ``batch_shape x (K + 1)``; the outer knots may be infinite."""
         knots = self._unit_knots if self.scale is None else _times(self._unit_knots, self.scale)
         return knots.expand(*self._expanded, -1) if self._expanded else knots
 

@@ -25,7 +25,7 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import quick_log_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Nodes of the rule. It ends where a normal density has decreased by exp(-_DEPTH / 2).
+# Nodes of the rule. It ends where a normal density has decreased by a factor of exp(_DEPTH / 2).
 _ORDER, _DEPTH = 80, 78.0
 
 
@@ -184,7 +184,8 @@ def _segments(
     mass, to_high = masses.gather(-1, pieces), masses.cumsum(dim=-1).gather(-1, pieces)
     at_low, at_high = to_high - mass - step, to_high - step
     # At the distance ``s`` from its densest point ``c``, the density of a normal piece has
-    # decreased by ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``. The rest is below rounding errors.
+    # decreased by a factor of ``exp(|c| s + s^2 / 2)``. At ``s = reach`` the factor
+    # is ``exp(_DEPTH / 2)``, and the rest is below rounding errors.
     uniform = predictive.form.is_uniform(knots.device)[pieces]
     peak = torch.zeros_like(low).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())

@@ -19,8 +19,8 @@ from botorch_calib.distributions._normal_functions import HALF_LOG_2PI, graded_r
 
 _ORDER = 24
 _STEPS = 8  # Newton steps on a GPU, from a start with an error below 0.1
-_CUT = 72.0  # the integral ends where the integrand has decreased by exp(-36)
-_LARGEST = 1200.0  # cap of log(t^2), which keeps t below 1e261
+_CUT = 72.0  # the integral ends where the integrand has decreased by a factor of exp(36)
+_LARGEST = 1200.0  # cap on log(t^2), which keeps t below 1e261
 _HUGE = 1e100  # squares of larger numbers may overflow, and adding 1 does not change them
 _FARTHEST = 37.0  # largest normal score: more extreme probabilities underflow
 

@@ -103,7 +103,7 @@ class MixedSpace:
         return torch.cat([*best, self.points(known_points(margins[0], self.region))])
 
     def points(self, known: Tensor) -> Tensor:
-        """Return random points and the ``known`` points ``m x 1 x d`` of the space, ``n x d``."""
+        """Return points ``n x d`` of the space: random and ``known`` points, ``m x 1 x d``."""
         X = self.region.sample(_POOL)
         X = torch.cat([self._combined(X), X, self.region.placed(known)])
         pool = self._expressed(X.squeeze(-2))

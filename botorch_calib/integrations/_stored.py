@@ -42,9 +42,9 @@ from botorch_calib.models.process import observed_process, raw_width
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 #: The name under which a client stores a row if the client allows any name.
 KEY = "chance_constraints"
-#: Suffix of the name of a column that tells on which side of a bound each outcome is.
+#: Suffix of a column's name, if the column tells on which side of a bound each outcome is.
 BEYOND = "_beyond"
-#: The name of the column of ids in gest-api.
+#: The name that gest-api gives to the column of ids.
 ID = "_id"
 # Seconds to wait for another process that is deciding about a batch.
 _TIMEOUT = 600.0

@@ -144,16 +144,16 @@ def calibrated_candidates_func(
 
 @dataclass(frozen=True)
 class StudyData:
-    """Data of the complete trials: inputs in the unit cube, and objectives to be maximised."""
+    """Data from the complete trials. Inputs are in the unit cube; objectives are maximised."""
 
     X: Tensor
     objectives: Tensor
-    constraints: Tensor  # each is met if at most 0; there may be none
+    constraints: Tensor  # a constraint is met if its value is at most 0; there may be no columns
     X_pending: Tensor | None
 
     @property
     def outcomes(self) -> Tensor:
-        """The columns of the objectives, then of the constraints, ``n x m``."""
+        """Outcomes ``n x m``: the objectives, followed by the constraints."""
         return torch.cat([self.objectives, self.constraints], dim=-1)
 
 
@@ -311,7 +311,7 @@ class SearchSpace:
 
     @property
     def dim(self) -> int:
-        """Number of columns of the encoding."""
+        """Number of columns in the encoding."""
         return len(self._transform.bounds)
 
     def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:

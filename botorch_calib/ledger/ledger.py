@@ -530,7 +530,7 @@ class FeedbackLedger:
         return view.contexts(view.rows(view.usable, "observed_at"))
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """The data of eq. 1: queries ``X`` (``n x d``) and values ``Y`` (``n x 1``).
+        """Return the data in eq. 1: queries ``X`` (``n x d``) and values ``Y`` (``n x 1``).
 
         Queries are in order of submission, without failed trials. ``Y`` is ``censor_value`` for
         queries without a usable value; if ``censor_value`` is None, these queries are left out.

@@ -94,8 +94,8 @@ class CalibratedModel(Surrogate):
         Args:
             model: A fitted exact Gaussian process without batch dimensions, an ensemble of exact
                 Gaussian processes, a `CensoredDelayModel`, whose observed data are replayed, or a
-                model that learns in context. For a ``MultiTaskGP``, the data of the output task
-                are replayed.
+                model that learns in context. For a ``MultiTaskGP``, data from the output task are
+                replayed.
             calibrator: The calibrator. A copy of it continues to learn; pass ``calibrator.fresh()``
                 to start from the beginning.
             num_initial: Number of initial observations (the design) to skip.

@@ -47,7 +47,10 @@ class RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """Return the strategy with additional data, from the arguments of GPyTorch's method."""
+        """Return the prediction strategy with additional data.
+
+        The arguments are the same as in GPyTorch's ``get_fantasy_strategy``.
+        """
         old = self._strategy
         # The factor of K + noise, from the cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root

@@ -1,4 +1,4 @@
-"""Conditioning of models on noisy observations, with errors that explain failures."""
+"""Condition models on noisy observations, with errors that explain failures."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
-    """Return a copy with more data of a model whose noise is predicted by another model."""
+    """Return a copy, with more data, of a model whose noise another model predicts."""
     model.eval()  # so that its training inputs are transformed
     twin = copy(model)
     twin._modules = dict(model._modules)

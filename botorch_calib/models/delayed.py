@@ -266,7 +266,10 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
 
 
 def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """Return a copy of a model of ``X`` with only some ``rows``; its transforms do not change."""
+    """Return a copy of a model with only some ``rows`` of its training inputs ``X``.
+
+    Its transforms do not change.
+    """
     if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
         raise UnsupportedError(
             "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "

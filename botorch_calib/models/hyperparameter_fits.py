@@ -1,9 +1,9 @@
-"""`fit_in_logarithms`: fast fits by marginal likelihood, from several starting points together.
+"""`fit_in_logarithms`: maximises a marginal likelihood fast, from several starts together.
 
 BoTorch's models store noise and lengthscales without a transform, so BoTorch's search is slow. It
 takes about 45 evaluations, whereas a search over logarithms takes about 15. With few data, the
 likelihood often has one maximum with noise and one without. A search from a single start may end at
-the lower one. The starts are a batch of models; with few data, two starts take as long as one.
+the lower maximum. The starts are a batch of models; with few data, two starts take as long as one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def fit_in_logarithms(
     options: dict[str, Any] | None = None,
     timeout_sec: float | None = None,
 ) -> OptimizationResult:
-    """Maximise a marginal likelihood over logarithms of the parameters that have positive bounds.
+    """Maximise a marginal likelihood, with a search over logarithms of positive parameters.
 
-    Pass this function to ``fit_gpytorch_mll`` as the ``optimizer``. The models of a batch are
-    starting points of separate searches by BoTorch's L-BFGS-B. At the end all models have the best
+    A parameter counts as positive if its lower bound is positive. Pass this function to
+    ``fit_gpytorch_mll`` as the ``optimizer``. Each model of a batch is the starting point of a
+    separate L-BFGS-B search (BoTorch's batched version). At the end all models have the best
     hyperparameters.
 
     Args:

@@ -1,4 +1,4 @@
-"""Recognition of observations that a model's data already contain."""
+"""Recognise observations that a model's data already contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`with_learned_spread`: learn from residuals how a process's noise depends on the input."""
+"""`with_learned_spread`: learns from residuals how a process's noise depends on the input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from botorch_calib.models.training_prior import training_prior
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # Residuals are clamped at this number of standard deviations, to limit the effect of outliers.
 _MOST_DEVIATIONS = 4.0
-# Fisher scoring: `_STEPS` and `_HALVINGS` limit the number of steps and of halvings of a step.
+# Fisher scoring: `_STEPS` limits the number of steps, and `_HALVINGS` how often a step is halved.
 # `_LONGEST` limits the change of ``g`` in a step. At a change below `_SHORTEST` the search stops.
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # A model is refused if multiplying all lengthscales by ``exp(_SHORTER)`` raises its log likelihood
@@ -151,13 +151,13 @@ def _posterior_modes(
 def _check_lengthscales(model: Any) -> None:
     """Raise ``UnsupportedError`` if shorter lengthscales are much more likely, given the data.
 
-    Each likelihood is the largest one over factors of the noise variance.
+    Each likelihood is the maximum over factors of the noise variance.
     """
     given = [(parameter, parameter.clone()) for parameter in model.parameters()]
     cost = costs_by_noise(model).min()
     scaled_lengthscales(model)(torch.tensor(_SHORTER))
     gain = float(cost - costs_by_noise(model).min())
-    for parameter, value in given:  # restored to the last bit
+    for parameter, value in given:  # restored bit for bit
         parameter.copy_(value)
     if gain > _GAIN:
         raise UnsupportedError(

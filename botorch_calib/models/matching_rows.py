@@ -1,4 +1,4 @@
-"""Comparison of the rows of tables."""
+"""Compare the rows of tables."""
 
 from __future__ import annotations
 

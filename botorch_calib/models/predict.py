@@ -1,4 +1,4 @@
-r"""`predict`: a model's prediction at points; `history`: its past predictions of training data.
+r"""`predict` returns a model's prediction; `history` returns its past predictions of training data.
 
 This is the only module in which the prediction depends on the kind of model. Predictions are in the
 space of the targets, before the inverse of the outcome transform is applied; see `Prediction`.
@@ -488,7 +488,7 @@ class PastPredictions(NamedTuple):
 def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
     """Return a process's past predictions of its training data.
 
-    For a multi-task process only the data of the output task are predicted. A model that learns in
+    For a multi-task process only data from the output task are predicted. A model that learns in
     context predicts each observation from the earlier observations; there is no prediction of the
     first observation.
 

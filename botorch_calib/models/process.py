@@ -251,7 +251,7 @@ def learned_noise(process: object) -> Tensor | None:
 
 
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
-    """Mean of the given noise of each row's task, ``batch_shape x q x 1``; None if it is learned.
+    """Mean noise given for each row's task, ``batch_shape x q x 1``; None if noise is learned.
 
     BoTorch's models add the same noise, with two exceptions up to version 0.18.1. A model that is
     conditioned on batches raises an error. The noise of a task without observations is NaN; here it

@@ -101,7 +101,7 @@ _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52
 
 
 def radial_profile(kernel: Kernel) -> RadialProfile | None:
-    """Return the profile of a kernel of all columns, without batch dimensions; None for others."""
+    """Return a kernel's profile; None if it has batch dimensions or does not use all columns."""
     if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
         return None
     if kernel.raw_lengthscale.dim() != 2:

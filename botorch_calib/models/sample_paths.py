@@ -96,7 +96,8 @@ class CalibratedPath(SamplePath):
         if self._share_features:
             values: Tensor = self.paths(X)
             return values.movedim(-1, 0)
-        # Points without a batch shape need one matrix product for all paths.
+        # Without a t-batch one matrix product evaluates all paths. Otherwise add a dimension, which
+        # broadcasts over the paths.
         num = len(self._batch)
         values = self.paths(X if X.dim() <= 2 + num else X.unsqueeze(-3 - num))
         return values.movedim(-2 - num, 0)

@@ -1,4 +1,4 @@
-"""`sharpened`: correct given noise and lengthscales of a process if its data contradict them."""
+"""`sharpened`: corrects a Gaussian process's given hyperparameters if its data contradict them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import likelihood_of, with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
-# Grids of logarithms of the noise factor and of the lengthscale factor.
+# Grids for the logarithms of the noise factor and the lengthscale factor.
 _NOISES, _LENGTHSCALES = (
     step * torch.arange(-most, most + 1, dtype=torch.double)
     for step, most in ((0.4, 12), (0.35, 6))

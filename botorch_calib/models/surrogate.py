@@ -101,7 +101,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
         """A copy with another process, pending points and calibrator, without checks."""
         twin = copy(self)
-        for name in ("_parameters", "_buffers", "_modules"):  # the contents of a module
+        # `copy` shares these dicts of the module, so copy them before they are changed.
+        for name in ("_parameters", "_buffers", "_modules"):
             twin.__dict__[name] = dict(self.__dict__[name])
         twin.model, twin.X_pending = model, X_pending
         if calibrator is not self.calibrator:
@@ -323,8 +324,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
         ``X`` is ``batch_shape x n' x d`` and ``Y`` is ``batch_shape' x n' x 1``. Other arguments,
         such as ``noise``, are passed to the process. Use `observe` for real observations. In the
-        result, imputed values at pending points are data of the process. Without a calibrator, the
-        result is the conditioned process itself.
+        result, the process also contains imputed values at pending points. Without a calibrator,
+        the result is the conditioned process itself.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(

@@ -1,4 +1,4 @@
-"""`training_prior`: the prior of an exact Gaussian process at the training data."""
+"""`training_prior`: returns the prior of an exact Gaussian process at its training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optimize_robust`: maximise a robust bound whose kinks stop a quasi-Newton search.
+"""`optimize_robust`: maximises a robust bound whose kinks stop a quasi-Newton search.
 
 The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink at each change of the steepest
 context. Most of its maxima are at kinks, and line searches along the gradient fail there. First a
@@ -38,9 +38,9 @@ from botorch_calib.optim.scaled_search import (
 
 Array = npt.NDArray[np.float64]
 
-#: The smooth form replaces the maximum of the gradient norms by the norm of order 32 of the 16
-#: largest ones, which is at most 9 % larger. A closer approximation would take more steps, and is
-#: unnecessary, since the second search is exact.
+#: The smooth form replaces the largest gradient norm by ``(sum_i n_i^32)^(1/32)``, where ``n_i``
+#: are the 16 largest gradient norms. It is at most 9 % larger. A closer approximation would take
+#: more steps, and is unnecessary, since the second search is exact.
 SMOOTHING = 1.0 / 32.0
 # Settings of the first, rough search; the tolerance is relative to the spread of the values over
 # the box. BoTorch's own L-BFGS-B requires `factr` to be None with `ftol`. SciPy's L-BFGS-B, which

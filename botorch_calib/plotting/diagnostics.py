@@ -178,7 +178,9 @@ def plot_coverage_over_time(
 
 
 def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> Axes:
-    """Plot the wealth of bets against a model's predictions, and the wealth that raises the alarm.
+    """Plot the wealth that was won by betting against a model's predictions.
+
+    A line marks the threshold at which the alarm is raised.
 
     Args:
         alarm: An alarm that has observed outcomes, such as an element of a report's ``alarms``.
@@ -221,7 +223,8 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
     right = 1.3 * max(shown[-1], *marks)
-    # A curve that is flat down to 0 has no left end on a logarithmic axis.
+    # If the likelihood stays flat as the noise goes to 0, nothing bounds the logarithmic axis on
+    # the left, so limit it.
     floor = min(marks) / 30.0
     left = 0.75 * max(min(shown[0], *marks), floor)
     low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]

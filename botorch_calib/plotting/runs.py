@@ -15,7 +15,8 @@ from botorch_calib.plotting import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colour and hatch of each status. The hatches differ so that bars differ in black and white.
+#: Colour and hatch of each status. The hatches differ so that bars can be told apart without
+#: colours.
 STATUS_STYLES = {
     TrialStatus.OBSERVED: (style.COLORS[0], ""),
     TrialStatus.PENDING: (style.COLORS[5], "//"),

@@ -1,4 +1,4 @@
-"""Simultaneous bands, which contain the whole curve of frequencies of a calibrated model.
+"""Simultaneous bands, which contain a calibrated model's whole curve of frequencies.
 
 A curve of ``M`` frequencies leaves at least one of ``M`` pointwise 95 % bands in far more than 5 %
 of cases. So a simultaneous band has a larger pointwise probability, the same at each level. Dynamic
@@ -55,7 +55,7 @@ def simultaneous_histogram_band(
 
 
 def _shares(p: np.ndarray | float, stays: Callable[..., float], num: int, confidence: float) -> Any:
-    """Ends of bands for fractions of ``num`` observations, from events with probabilities ``p``.
+    """Ends of bands for the frequencies, in ``num`` trials, of events with probabilities ``p``.
 
     ``stays`` gives the probability that all counts are inside. Each count has the same probability
     in either tail, found to a relative accuracy of 1e-3.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: Line styles, which vary with the colours so that curves also differ in black and white.
+#: Line styles. They vary with the colours, so curves can be told apart in black and white.
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 

@@ -1,4 +1,4 @@
-r"""`normal_scores`: normal scores under any predictive distribution, from its cdf ``F``.
+r"""`normal_scores`: computes normal scores under any predictive distribution, by its cdf ``F``.
 
 An observation ``y`` has the normal score ``z = Phi^-1(F(y))``. The inverse map is ``y =
 F^-1(Phi(z))``. A calibrator only needs these two maps of a predictive distribution. To support

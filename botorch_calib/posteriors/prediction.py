@@ -49,7 +49,7 @@ MIN_VARIANCE = 1e-12
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
 _CHUNK = 2**14  # number of quantiles, at several levels, that are computed together
-# Normal scores at which the growth of a map is measured, and the cap of this growth
+# Normal scores at which the growth of a map is measured, and the cap on this growth
 _FAR_OUT, _MOST_GROWTH = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0), 12.0
 _GREATEST = 1e300  # outcomes are clamped to this range
 # Nodes on a panel. `_COARSE` is for improvement, which a search evaluates many times.
@@ -322,10 +322,12 @@ class Prediction:
     def _growth(self) -> tuple[Tensor, Tensor] | None:
         """The ratios ``v' / v`` and ``tau^2``, at least 1, if ``excess="objective"``; else None.
 
-        Let ``z`` be normal with variance ``tau^2``, so that ``t`` has the variance ``tau^2 (v +
-        n)``. Denoising with the gain of ``v`` is one step of the EM algorithm that removes noise of
-        variance ``n`` from ``t``, and ``v' = tau^2 (v + n) - n`` is its fixed point. The form ``v'
-        / v = 1 + (tau^2 - 1) (1 + n / v)`` avoids cancellation.
+        The process has the variance ``v`` and the noise variance ``n``. The calibrated score ``z``
+        has the variance ``tau^2``, raised to 1 if it is smaller. So the target ``t`` has the
+        variance ``tau^2 (v + n)``, and without noise ``v' = tau^2 (v + n) - n``. If ``z`` is
+        normal, ``v'`` is the fixed point of the EM algorithm that removes the noise from ``t``; its
+        first step is denoising with the process's gain ``v / (v + n)``. The form ``v' / v = 1 +
+        (tau^2 - 1) (1 + n / v)`` avoids cancellation.
         """
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:

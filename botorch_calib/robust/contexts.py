@@ -220,12 +220,12 @@ class ContextDistribution:
 
     @property
     def mean(self) -> Tensor:
-        """Mean of each coordinate, ``d_c``."""
+        """Means ``d_c`` of the coordinates."""
         return self.weights @ self.points
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of each coordinate, ``d_c``."""
+        """Standard deviations ``d_c`` of the coordinates."""
         return (self.weights @ (self.points - self.mean).square()).sqrt()
 
     def expectation(self, values: Tensor) -> Tensor:

@@ -75,12 +75,13 @@ class ContextualFunction(ABC):
         steepness_contexts: Tensor | None = None,
         smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
+        """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` at each decision.
 
-        The maximum is over ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``). Its
-        derivative is the derivative of the norm at the maximising context (Danskin's theorem). With
-        ``smoothing`` in (0, 1], the maximum is replaced by a vector norm of order ``1 / smoothing``
-        of the 16 largest gradient norms. With ``smoothing = 1`` this is their sum.
+        The steepness has the shape ``b``. The maximum is over ``steepness_contexts``, ``M' x d_c``
+        (default: ``contexts``). Its derivative with respect to ``x`` is the derivative of the norm
+        at the maximising context (Danskin's theorem). With ``smoothing`` in (0, 1], the maximum is
+        replaced by a vector norm of order ``1 / smoothing`` of the 16 largest gradient norms. With
+        ``smoothing = 1`` this is their sum.
         """
         if steepness_contexts is None:
             steepness_contexts = contexts
@@ -132,7 +133,7 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and the gradients of the norms, ``b x d_x``.
+        """Norms ``|grad_c u(x_i, c_i)|_2`` of shape ``b``, and gradients ``b x d_x`` of the norms.
 
         Decisions are ``b x d_x`` and contexts are ``b x d_c``. The gradients are with respect to
         decisions. The results must have no graph.
@@ -144,7 +145,7 @@ def _wants_gradient(X: Tensor) -> bool:
 
 
 def _norm_of_order(p: float, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The norm of order ``p`` of each row of values ``b x M``, and its derivatives.
+    """Norms ``b`` of order ``p`` of the rows of ``values``, ``b x M``, and their derivatives.
 
     The derivatives are ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``. Powers of ratios do not
     overflow.

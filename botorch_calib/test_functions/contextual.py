@@ -181,7 +181,7 @@ class Newsvendor(ContextualProblem):
     r"""``9 min(c, x) - 5 x + max(0, x - c)``: profit of a stock ``x`` in [0, 1] at a demand ``c``.
 
     The demand has the Burr distribution of type XII with parameters 2 and 20. One value in a
-    million is above 1, and is clipped to 1, which changes no expectation, since ``x <= 1``. The
+    million is above 1, and is clipped to 1. Expectations remain the same, since ``x <= 1``. The
     expectation is ``8 I(x) - 4 x``, where ``I(x)`` is the integral of ``(1 + s^2)^-20`` from 0 to
     ``x``, which has a closed form. The maximum is at ``sqrt(2^(1/20) - 1)``.
 

@@ -151,7 +151,7 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     @property
     def weights(self) -> Tensor:
-        """Current weights of the ``members``, ``K``."""
+        """Current weights ``K`` of the ``members``."""
         return adahedge_weights(self.losses, self.mixability_gap)
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:

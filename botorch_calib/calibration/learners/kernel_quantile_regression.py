@@ -14,7 +14,7 @@ from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
-# Number of rows of the n x n matrix of weights that are in memory at once in a replay of a history
+# Number of rows of the n x n weight matrix that are in memory at once when a history is replayed
 _CHUNK = 256
 
 

@@ -1,7 +1,7 @@
 """`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-`descend` updates many independent *columns* in one loop over the observations. A column is the
-threshold function of one level of a tracker, or of one level of a member of a bank.
+`descend` updates many independent *columns* in one loop over the observations. Each column is a
+threshold function. It belongs to a level of a single tracker, or to a level of a member of a bank.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class OnlineQuantileTracker(QuantileLearner):
     **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an adversarial
     one, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps (:meth:`coverage_bound`). Without
     localization this bound is at most ``(1 + 2 eta_1) / (T eta_T)``. With localization and ``eta_t
-    = eta_1 t^{-1/2}``, LOCBO's Lemma 1 holds too: ``mean(miss) <= alpha + beta / sqrt(T) + scale``.
-    Without regularization and decay, coverage is also local: around every ``x`` the kernel-weighted
-    error ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, where ``g`` is the sum
-    over centers, and is of order ``1 / sqrt(T)``.
+    = eta_1 t^{-1/2}``, LOCBO's Lemma 1 holds too: the share of misses (``o = 0``) is at most ``1 -
+    p + beta / sqrt(T) + scale``, with the lemma's constant ``beta``. Without regularization and
+    decay (``eta_t = eta``), coverage is also local. Let ``g`` be the sum over centers in
+    ``theta``. Around every ``x`` the kernel-weighted error ``sum_t (p - o_t) k(x_t, x) / T`` equals
+    ``g_{T+1}(x) / (eta T)``, and is of order ``1 / sqrt(T)``.
 
     Thresholds are raw: they may be outside [0, 1], and thresholds of neighbouring levels may cross.
     They are clamped and sorted when a distribution is built. Clamping or sorting them in the
-    tracker would void the guarantee. A state dict does not contain the step size, the kernel and
-    the regularization.
+    tracker would void the guarantee. A state dict does not contain the step size, the kernel or the
+    regularization.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.

@@ -1,7 +1,10 @@
-"""Contextual functions of models: confidence bounds in closed form, other functions by autograd.
+"""Functions ``u(x, c)`` of decisions and contexts, with their gradients.
+
+Gradients are in closed form for confidence bounds, and by autograd for other functions.
 
 * `closed_form_bound`: `ClosedFormConfidenceBound`, the bound of an exact Gaussian process, plain or
   calibrated. `confidence_bound` takes any model and falls back to `PointwiseFunction`.
-* `stationary_gp`: which models have the closed form, and their posterior as a few tensors.
-* `pointwise_function`: `PointwiseFunction`, any function of single inputs, by autograd.
+* `stationary_gp`: checks whether a model has the closed form, and stores its posterior as a few
+  tensors.
+* `pointwise_function`: `PointwiseFunction`, which differentiates any function by autograd.
 """

@@ -1,4 +1,4 @@
-"""`PointwiseFunction`: a contextual function from any function of joint inputs, by autograd."""
+"""`PointwiseFunction`: differentiates any function of decisions and contexts by autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from botorch_calib.models.process import raw_train_inputs
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
-# Limits of the number of pairs per evaluation. Larger chunks need more memory, but less time.
+# Limits on the number of pairs per evaluation. Larger chunks need more memory, but less time.
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
 # Number of covariances between pairs and observations per evaluation, within these limits
 _CHUNK_ELEMENTS = 2**18
@@ -69,19 +69,20 @@ class _TwiceDifferentiable(TorchFunctionMode):
 
 
 class PointwiseFunction(ContextualFunction):
-    """A function of single joint inputs, such as an acquisition function of any model.
+    """A function of single inputs that join a decision and a context.
 
-    The function is evaluated in chunks, and each chunk's graph is freed at once. The derivative of
-    the steepness needs second derivatives along one direction. They come from autograd or, for
-    functions that can be differentiated only once, from fourth-order differences of first
-    derivatives. Differences are inaccurate for functions that vary on a scale much smaller than
-    ``scale``, such as a Monte Carlo mean of improvements.
+    It may be an acquisition function of any model. The function is evaluated in chunks, and each
+    chunk's graph is freed at once. The derivative of ``|grad_c u(x, c)|`` with respect to ``x``
+    needs second derivatives along one direction. They come from autograd or, for functions that can
+    be differentiated only once, from fourth-order finite differences of first derivatives. Finite
+    differences are inaccurate for functions that vary on a scale much smaller than ``scale``, such
+    as a Monte Carlo mean of improvements.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
         columns: The columns of decisions and contexts.
-        scale: Scales of the contexts, ``d_c``, for differences (see `context_scale`); None for a
-            function that can be differentiated twice.
+        scale: Scales of the contexts, ``d_c``, for finite differences (see `context_scale`); None
+            for a function that can be differentiated twice.
         chunk: Number of pairs per evaluation, usually from `pairs_per_chunk`.
     """
 
@@ -134,7 +135,10 @@ class PointwiseFunction(ContextualFunction):
         return self._differences_along(x, c, self.scale.to(c))
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``m`` of context gradients and their derivatives ``m x d_x``, by autograd."""
+        """Norms ``m`` of gradients with respect to contexts, and derivatives ``m x d_x`` of norms.
+
+        The derivatives are with respect to decisions, and are computed by autograd.
+        """
         with torch.enable_grad(), _TwiceDifferentiable():
             x, c = x.detach().requires_grad_(), c.detach().requires_grad_()
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
@@ -145,7 +149,7 @@ class PointwiseFunction(ContextualFunction):
         return norm.detach(), slope
 
     def _differences_along(self, x: Tensor, c: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms and derivatives as in `_twice_along`, by differences of first derivatives."""
+        """Norms and derivatives as in `_twice_along`, by finite differences of derivatives."""
         width = x.shape[-1]
         norm, direction = norm_and_direction(self._differentiated(x, c, True)[1][:, width:])
         # The stencil's step, relative to the scale.

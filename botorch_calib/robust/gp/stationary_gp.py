@@ -1,4 +1,4 @@
-"""Posteriors of exact Gaussian processes with a stationary radial kernel, as a few tensors."""
+"""Store posteriors of exact Gaussian processes with a stationary radial kernel as a few tensors."""
 
 from __future__ import annotations
 

@@ -69,9 +69,10 @@ class AmbiguitySet:
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases ``b`` of a function to be maximised at decisions ``b x d_x``, differentiable.
+        """Worst cases ``b``, at decisions ``b x d_x``, of a function to be maximised.
 
-        The centre of the set, ``contexts``, has the dtype and the device of ``X``.
+        The result is differentiable. The set's centre, ``contexts``, has the dtype and the device
+        of ``X``.
         """
         # A check of the values would synchronize with the device. The worst case of NaN is NaN.
         return self._worst_case(function(X, contexts.points), contexts)

@@ -1,4 +1,4 @@
-"""The mean of the worst share of contexts."""
+"""The ambiguity set whose worst case is the mean over the worst share of contexts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from botorch_calib.robust.sets.base import Ball
 
 # Largest gap between primal and dual values, for values that range over [0, 1].
 _GAP = 1e-12
-# Limit of the number of cutting planes, which is finite. No instance has needed this many.
+# Limit on the number of cutting planes, which is finite. No instance has needed this many.
 _MAX_STEPS = 200
 # On a GPU the test for convergence forces a synchronization, so it runs once in this many steps.
 # Most instances need 4 to 14 steps. On a CPU the test runs after each step.
@@ -34,9 +34,9 @@ class WassersteinBall(Ball):
         ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
 
       concave and piecewise linear in ``gamma``. Cutting planes from both sides solve it to a
-      duality gap of 1e-12 of the range of ``u``. The worst-case distribution moves the mass of each
-      atom to the cheapest atom at the optimal ``gamma``. If two plans tie, it mixes them such that
-      the transport costs exactly the radius. Time and memory grow with ``M^2``.
+      duality gap of 1e-12 times the range of ``u``. The worst-case distribution moves the mass of
+      each atom to the cheapest atom at the optimal ``gamma``. If two plans tie, it mixes them such
+      that the transport costs exactly the radius. Time and memory grow with ``M^2``.
     * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], with
       gradients at the contexts' ``lipschitz_points``. If these points fill the range of the
       contexts, this is a lower bound, which is not always attained. **If the points are samples**,
@@ -163,7 +163,7 @@ class _Transport:
         return _Plan(target, mean @ weights, cost @ weights)
 
     def _cheapest(self, gamma: Tensor) -> Tensor:
-        """The target of each source in the cheapest plan at ``gamma``, ``b x m``."""
+        """Targets ``b x m`` of the sources in the cheapest plan at ``gamma``."""
         block = _BLOCK if self.on_processor else _DEVICE_BLOCK
         size = max(1, block // self.distances.numel())
         parts = zip(self.u.unsqueeze(-2).split(size), gamma.unsqueeze(-1).split(size), strict=True)
