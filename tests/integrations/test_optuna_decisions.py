@@ -27,6 +27,7 @@ from botorch_calib.integrations.optuna_decisions import DECISION, ChanceConstrai
 from botorch_calib.models import stand_ins
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from tests.integrations.test_optuna import NewStorage, new_storage, quiet, unfitted
+from tests.long_grids import mostly_slow
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -142,7 +143,7 @@ def storages(path: Path, new_storage: NewStorage) -> dict[str, BaseStorage]:
     }
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "journal"])
+@pytest.mark.parametrize("kind", mostly_slow(["memory", "sqlite", "journal"], ["sqlite"]))
 def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: NewStorage) -> None:
     """Constraints count once they are set; until then a certified trial is a violation."""
     storage = storages(tmp_path, new_storage)[kind]
@@ -344,6 +345,7 @@ def test_workers_that_know_too_little_do_not_ask_alike() -> None:
     assert min(apart) > 1e-4
 
 
+@pytest.mark.slow
 def test_several_objectives() -> None:
     """Trials spread along the front within the limit."""
     sampler = new_sampler(n_startup_trials=12)

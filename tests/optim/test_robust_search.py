@@ -92,6 +92,7 @@ def long_search(acqf: Any) -> Any:
         return ordinary_search(acqf, num_restarts=12, raw_samples=256)[1]
 
 
+@pytest.mark.slow
 def test_as_good_as_a_long_search() -> None:
     on_kinks = 0
     for seed in range(4):
