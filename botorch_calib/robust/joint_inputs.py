@@ -46,7 +46,9 @@ class Columns:
 def join_contexts(
     X: Tensor, contexts: Tensor, context_indices: Sequence[int] | None = None
 ) -> Tensor:
-    """Return joint inputs ``z = (x, c)``, ``... x d``, in the column order of a model.
+    """Return joint inputs ``z = (x, c)`` in the column order of a model.
+
+    The result has the shape ``... x d``.
 
     Args:
         X: Decisions ``... x d_x``.
