@@ -34,35 +34,28 @@ SUITES = (
 )
 HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
 HEAD += ["reward", "before", "change of the reward", "safe", "before"]
-# The rounds after which the second table begins a new column
-ENDS = (12, 24, 48, 80)
+# Ranges of rounds, the columns of the second table
+RANGES = ((0, 12), (12, 24), (24, 48), (48, 80), (80, None))
 
 
 class Run(NamedTuple):
-    """What counts of a run."""
+    """What counts of a run; the first two by round."""
 
-    violations: float
-    certified: float
-    rounds: int
+    certified: Sequence[float]  # 0 or 1
+    violations: Sequence[float]  # 1 if the round was certified and the limit was violated
     reward: float
     is_safe: bool  # what it recommends
-    #: Violations and certified rounds, by range of rounds
-    counts: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Run:
         named = {key: decode(value) for key, value in kept["extras"].items()}
         certified, violated = named["certified"], named["violated"]
         (probability,) = named["recommended_probability"]
-        wrong = [c * v for c, v in zip(certified, violated, strict=True)]
-        ranges = [slice(*ends) for ends in zip((0, *ENDS), (*ENDS, None), strict=True)]
         return cls(
-            sum(wrong),
-            sum(certified),
-            len(certified),
+            certified,
+            [c * v for c, v in zip(certified, violated, strict=True)],
             named["mean_reward"][0],
             probability is not None and probability <= 0.1,
-            tuple((sum(wrong[part]), sum(certified[part])) for part in ranges),
         )
 
 
@@ -74,13 +67,14 @@ def row(label: str, method: str, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
     def each(form: str, score: Any) -> Iterable[str]:
         return [format(score(runs), form) for runs in both]
 
-    def share(above: str, below: str) -> Any:
-        return lambda runs: (
-            100 * sum(getattr(r, above) for r in runs) / sum(getattr(r, below) for r in runs)
-        )
+    def rate_of_violations(runs: Sequence[Run]) -> float:
+        return 100 * sum(sum(r.violations) for r in runs) / sum(sum(r.certified) for r in runs)
 
-    cells += each(".1f", share("violations", "certified"))
-    cells += each(".0f", share("certified", "rounds"))
+    def share_certified(runs: Sequence[Run]) -> float:
+        return 100 * sum(sum(r.certified) for r in runs) / sum(len(r.certified) for r in runs)
+
+    cells += each(".1f", rate_of_violations)
+    cells += each(".0f", share_certified)
     cells += each(".2f", lambda runs: sum(r.reward for r in runs) / len(runs))
     cells.append(mean_with_interval([new.reward - old.reward for new, old in pairs], "+.2f"))
     return cells + [*each("d", lambda runs: sum(r.is_safe for r in runs))]
@@ -89,8 +83,9 @@ def row(label: str, method: str, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
 def by_round(suite: str, method: str, runs: Sequence[Run]) -> list[str]:
     """A row of the second table: the share of violations in each range of rounds."""
     cells = []
-    for part in zip(*(run.counts for run in runs), strict=True):
-        violations, certified = map(sum, zip(*part, strict=True))
+    for start, end in RANGES:
+        certified = sum(sum(run.certified[start:end]) for run in runs)
+        violations = sum(sum(run.violations[start:end]) for run in runs)
         share = f"{100 * violations / certified:.1f}" if certified else "–"
         cells.append(f"{share} of {certified:.0f}")
     return [suite, method, *cells]
@@ -118,9 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows.append(row("all", METHODS[0], pooled))
     lines = ["# The rule that counts violations", "", f"Reproduce with `{COMMAND}`.", ""]
     lines += [*table(HEAD, rows), "", "Violations in % of the certified rounds, by round:", ""]
-    starts = ["1", *(str(end + 1) for end in ENDS)]
-    heads = [f"{start} to {end}" for start, end in zip(starts, ENDS, strict=False)]
-    lines += [*table(["suite", "method", *heads, f"from {starts[-1]}"], by_rounds), ""]
+    heads = [f"{start + 1} to {end}" if end else f"from {start + 1}" for start, end in RANGES]
+    lines += [*table(["suite", "method", *heads], by_rounds), ""]
     write_atomically(args.tables / "decisions_violations.md", "\n".join(lines))
     print("\n".join(lines))
     return 0

@@ -9,8 +9,12 @@ from benchmarks.studies.decisions_violations import Run, by_round, main, row
 
 
 def test_a_row_adds_up_over_pairs() -> None:
-    new, old = Run(1.0, 8.0, 10, 2.0, True), Run(2.0, 10.0, 10, 1.5, False)
-    other = Run(2.0, 12.0, 20, 1.0, True)
+    def run(violations: int, certified: int, rounds: int, reward: float, is_safe: bool) -> Run:
+        first, second = ([float(t < n) for t in range(rounds)] for n in (certified, violations))
+        return Run(first, second, reward, is_safe)
+
+    new, old = run(1, 8, 10, 2.0, True), run(2, 10, 10, 1.5, False)
+    other = run(2, 12, 20, 1.0, True)
     cells = row("case", "budget", [(new, old), (other, old)])
     assert cells[:7] == ["case", "budget", "2", "15.0", "20.0", "67", "100"]
     assert (
@@ -21,8 +25,11 @@ def test_a_row_adds_up_over_pairs() -> None:
 
 
 def test_shares_by_round_are_pooled_over_runs() -> None:
-    runs = [Run(0.0, 0.0, 0, 0.0, True, counts) for counts in (((1, 4), (0, 0)), ((2, 8), (0, 0)))]
-    assert by_round("suite", "budget", runs) == ["suite", "budget", "25.0 of 12", "– of 0"]
+    certified = [1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    late = [0.0] * 13 + [1.0]
+    runs = [Run(certified, late, 0.0, True), Run(certified[:12], certified[:12], 0.0, True)]
+    cells = ["50.0 of 12", "100.0 of 1", "– of 0", "– of 0", "– of 0"]
+    assert by_round("suite", "budget", runs) == ["suite", "budget", *cells]
 
 
 def test_the_committed_table_is_that_of_the_archives(tmp_path: Path) -> None:
