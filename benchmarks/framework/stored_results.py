@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from benchmarks.framework.config import config_hash
 from benchmarks.framework.metrics import regret_evaluated
@@ -386,11 +386,7 @@ class ResultStore:
         lines = [entry.group.text, _line(entry.kept)]
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":  # an interrupted run has left an incomplete line
-                    file.seek(0)
-                    file.seek(file.truncate(file.read().rfind(b"\n") + 1))
+            cut_incomplete_line(file)
             if not file.tell():
                 lines.insert(0, _header(suite.name, suite.archive))
             file.write("".join(f"{line}\n" for line in lines).encode())
@@ -458,6 +454,16 @@ def _check_statement(suite: Any, path: Path, stated: Mapping[str, str]) -> None:
             f"{path.name} keeps other things of a result than suite {suite.name!r} now says: move "
             "it away."
         )
+
+
+def cut_incomplete_line(file: BinaryIO) -> None:
+    """Remove the incomplete last line that an interrupted run has left in a file of mode "ab+"."""
+    if not file.tell():
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        file.seek(file.truncate(file.read().rfind(b"\n") + 1))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.runner import one_torch_thread, parse_seeds
-from benchmarks.framework.stored_results import RESULTS_DIR, write_atomically
+from benchmarks.framework.stored_results import RESULTS_DIR, cut_incomplete_line, write_atomically
 
 
 def study_parser(
@@ -73,11 +73,10 @@ def resumed_runs(
         run: Maps a cell and a seed to what is kept beside them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        write_atomically(path, whole)
-    runs = [each for each in map(json.loads, whole.splitlines()) if each["seed"] in seeds]
+    with path.open("ab+") as stored:
+        cut_incomplete_line(stored)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    runs = [each for each in map(json.loads, lines) if each["seed"] in seeds]
     with one_torch_thread(), path.open("a", encoding="utf-8") as file:
         for seed in seeds:
             for cell in cells:
