@@ -39,7 +39,7 @@ help: ## List the targets
 venv: $(STAMP) ## Create the virtual environment and install the package for development
 
 # torch comes first and alone: it is the largest download, and a retry need not repeat it. Nothing is
-# compiled before it is imported first: compiling all 20,000 files takes over a minute.
+# compiled before its first import: compiling all 20,000 files takes over a minute.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

