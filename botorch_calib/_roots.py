@@ -12,8 +12,8 @@ from torch.autograd import Function
 
 _ROUNDING = 1e-15  # relative width of a bracket at which its search ends
 _MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
-# At an absolute value of at most `_NEAR`, one more step may reach the root. At a value of at most
-# `_EXACT`, no step is taken.
+# If the absolute value of the function is at most `_NEAR`, one more step may reach the root. If it
+# is at most `_EXACT`, the point is a root.
 _NEAR, _EXACT = 1e-4, 1e-13
 
 

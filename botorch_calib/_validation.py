@@ -76,7 +76,7 @@ def check_positive(name: str, value: object, *, allow_inf: bool = False) -> floa
 
 
 def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Validate a number of at least 0, which must be finite unless ``allow_inf``."""
+    """Return a number that is at least 0, and finite unless ``allow_inf``; raise otherwise."""
     if not (number := _number(value, allow_inf)) >= 0.0:
         _refuse(name, f"a {'' if allow_inf else 'finite '}number of at least 0", value)
     return number + 0.0  # turns -0.0 into 0.0

@@ -177,18 +177,20 @@ def markdown(runs: Runs) -> str:
             "",
             "## Observed and stated gains",
             "",
-            "For r = 2, 5 and 10: gains of at least r times the stated gain, and outcomes at or "
-            "above the stated (1 - 1/r)-quantile, which include these gains. With calibration both "
-            "shares are at most 1/r, which the head of the column gives. A run is doubted if its "
-            f"evidence against the stated gains reaches {EVIDENCE:g}.",
+            "Columns give shares of rounds for r = 2, 5 and 10: gains of at least r times the "
+            "stated gain, and outcomes at or above the stated (1 - 1/r)-quantile, which include "
+            "these gains. With calibration both shares are at most 1/r, the percentage in the head "
+            "of the column. A run is doubted if its evidence against the stated gains reaches "
+            f"{EVIDENCE:g}.",
             "",
             *table(["case", "model", *heads, "doubted"], gains),
             "",
             "## Misses of 80 % intervals of the observation",
             "",
             f"By Lemma 1 the localized intervals miss at most {100 * bound:.0f} % of {ROUNDS} "
-            f"outcomes, and so the objective in {100 * objective_coverage_bound(bound):.0f} % in "
-            "expectation; by Lemma 2 the ratio of the two is 2 at most.",
+            "outcomes. It follows that they miss the objective in at most "
+            f"{100 * objective_coverage_bound(bound):.0f} % of the rounds in expectation. By Lemma "
+            "2 the objective is missed at most twice as often as outcomes.",
             "",
             *table(["case", "model", "outcomes", "objective", "ratio"], misses),
             "",

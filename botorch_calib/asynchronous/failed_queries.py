@@ -26,7 +26,7 @@ from botorch_calib.robust.contexts import pairwise_distances
 SAME = 1e-6
 # Factor from the predicted risk of a pending query to its degree of failure.
 RISK = 4.0
-# Pending queries do not count as failures if their predicted label is at least this.
+# A pending query with a predicted label of at least this does not count as a failure.
 SAFE = 0.999
 # Maximum excess of queries near failures over other queries, counted after the best query.
 PATIENCE = 5
@@ -249,9 +249,8 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     largest number of trials that have overtaken a trial with a value: it grows with the spread of
     the lengths. Only the order of times matters, so pauses and batches do not.
 
-    Slow trials seldom hang by this rule. Out of 120 trials, whose lengths are exponential or
-    log-normal with ``sigma = 1``, 0.0 to 0.3 were hanging for a while and returned a value later
-    (means of 50 runs with two, four and twenty workers); with ``sigma = 2``, 0.0 to 0.9.
+    Trials that are merely slow seldom hang by this rule. In the tests at most 10 of 1,800 trials do
+    for a while, with log-normal lengths (``sigma`` of 0.5 and 1) and two, four or twenty workers.
 
     Times of submission are in increasing order; times of arrival are infinite without a value.
     """

@@ -241,7 +241,7 @@ class _Run:
         try:
             return self._executor.submit(*call)
         except Exception as error:
-            # In Python 3.11 a worker that was starting while the pool broke would never end.
+            # In Python 3.11, a worker that was starting while the pool broke never ends by itself.
             workers = getattr(self._executor, "_processes", None)
             if isinstance(error, BrokenExecutor) and isinstance(workers, dict):
                 for worker in [*workers.values()]:

@@ -70,10 +70,10 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """Number of initial values, out of ``num >= 2``, to which hyperparameters are fitted.
+    """Return how many of the first ``num >= 2`` values the present hyperparameters are fitted to.
 
-    It is the largest scheduled number that is at most ``num``. The schedule starts at 2. The number
-    after ``k`` is ``k + every`` for an integer, and ``max(k + 1, floor(k every))`` for a float.
+    Fits are scheduled: the first one uses 2 values. After a fit to ``k`` values the next one uses
+    ``k + every`` if ``every`` is an integer, and ``max(k + 1, floor(k every))`` if it is a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every

@@ -199,8 +199,8 @@ class TrackedCalibrator(Calibrator):
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
         """Warn once if values exceed capped quantiles more often than the levels allow.
 
-        The test is a betting martingale for each level, as in `CalibrationAlarm`. If a level is
-        correct, the probability of a warning for it is at most 5 %.
+        A betting martingale tests each level, as in `CalibrationAlarm`. If a level is correct, its
+        test causes a warning with a probability of at most 5 %.
         """
         cap, above = self.max_width, quantiles > 0.0
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):

@@ -49,7 +49,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
-    """A point ``1 x d``, the acquisition function's value there, and whether it is certified."""
+    """A candidate ``1 x d``, its acquisition value, and whether the candidate is certified."""
 
     candidate: Tensor
     value: Tensor

@@ -932,7 +932,7 @@ def _by_name(
     lower: float | None,
     limits: Limits | None,
 ) -> tuple[Mapping[str, Model], Limits]:
-    """Return dictionaries of models and of limits with the same outcome names."""
+    """Return the models and the limits as dictionaries, both with the outcome names as keys."""
     if not isinstance(model, Mapping):
         if limits is not None:
             raise InputDataError("`limits` are for models by name: give `upper`, `lower` or both.")

@@ -50,7 +50,7 @@ def width(account: Account) -> float:
 
 
 def widened(z: Tensor, k: float) -> Tensor:
-    """Widened normal scores: ``z + (k - 1) max(z, 1)``.
+    """Return widened normal scores, ``z + (k - 1) max(z, 1)``.
 
     This is ``k z`` if ``z`` is at least 1. For smaller scores a factor would have little effect, so
     they are shifted by ``k - 1``.
@@ -59,9 +59,10 @@ def widened(z: Tensor, k: float) -> Tensor:
 
 
 def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
-    """Scores under the distribution that is ``k`` times as wide.
+    """Return scores under a distribution that is ``k`` times as wide.
 
-    The score ``widened(z, k)`` becomes ``z``. If ``z`` is at least 1, the result is ``score / k``.
+    A score that equals ``widened(z, k)`` is mapped to ``z``. If ``z`` is at least 1, the result is
+    ``score / k``.
     """
     return z + (score - widened(z, k)) / k
 

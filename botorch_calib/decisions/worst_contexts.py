@@ -66,7 +66,7 @@ class WorstContexts:
         return Z[..., self._columns(Z.shape[-1]).decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
-        """Check decisions ``... x d_x``; returns joint inputs ``... x d`` with one context."""
+        """Check decisions ``... x d_x``, and return them joined with one context, ``... x d``."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
             raise BotorchTensorDimensionError(

@@ -112,7 +112,7 @@ class CalibrationAlarm:
         # Half of the stake is on the whole box.
         self._stakes = torch.full((regions,), 0.5 / max(regions - 1, 1), dtype=torch.double)
         self._stakes[0] = 1.0 if regions == 1 else 0.5
-        #: Wealth after each call of `observe`, at most e^700.
+        #: Wealth after each call of `observe`, capped at e^700.
         self.history: list[float] = []
         #: The strongest evidence when the alarm was raised; None before the alarm.
         self.finding: Finding | None = None

@@ -227,7 +227,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
 
 
 def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
-    """Which training observations are judged, and whether their noise was given."""
+    """Return a mask of the training observations that are judged, and whether noise was given."""
     rows, likelihood = torch.ones_like(gp.train_targets, dtype=torch.bool), gp.likelihood
     if isinstance(gp, MultiTaskGPyTorchModel) != (task is not None):
         raise InputDataError(
@@ -387,8 +387,8 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     # Rounding errors of eigenvalues, and of eigenvalues plus m, are relative to the largest one.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
-    # log L(m) <= -n/2 log m, since eigenvalues are nonnegative. At `high` this bound is below the
-    # threshold, which is at least log L(start) - drop.
+    # Eigenvalues are nonnegative, so log L(m) is at most -n/2 log m. At `high` this bound is below
+    # log L(start) - drop, and the threshold is not below that value.
     reached = float(data.log_likelihood(start)) - drop
     high = -2.0 / len(squares) * reached + _STEP
     low = float(smallest.log())

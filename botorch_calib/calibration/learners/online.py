@@ -123,7 +123,7 @@ class OnlineQuantileTracker(QuantileLearner):
         self.constants = self.initial.clone()
 
     def coverage_bound(self, num_steps: int) -> Tensor:
-        r"""Bound on ``|mean(o) - p|``, ``M``, after the first ``num_steps`` steps.
+        r"""Return a bound on ``|mean(o) - p|`` of each level after the first ``num_steps`` steps.
 
         The bound holds for every sequence, localized or not. Let ``m = max(p, 1 - p)``, and let
         ``c`` be the constants. Since ``p - o_t = (c_{t+1} - c_t) / eta_t`` and steps do not
