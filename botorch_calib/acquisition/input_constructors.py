@@ -23,41 +23,23 @@ from botorch.acquisition.input_constructors import (
 )
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.acquisition.utils import get_infeasible_cost
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.exceptions.warnings import BotorchWarning
+from botorch.exceptions import BotorchWarning, InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.utils import draw_sobol_samples
 from botorch.utils.datasets import SupervisedDataset
-from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
+from botorch_calib.acquisition import (
+    confidence_bound,
+    constrained,
+    delayed,
+    improvement,
+    noisy,
+    robust,
+    thompson,
+)
 from botorch_calib.acquisition.base import members_of
-from botorch_calib.acquisition.confidence_bound import (
-    CalibratedExpectedShortfall,
-    CalibratedUpperConfidenceBound,
-)
-from botorch_calib.acquisition.constrained import (
-    Limits,
-    LogCalibratedConstrainedExpectedImprovement,
-    LogCalibratedProbabilityOfFeasibility,
-    checked_constraints,
-)
-from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.improvement import (
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    LogCalibratedExpectedImprovement,
-)
-from botorch_calib.acquisition.noisy import (
-    qLogCalibratedNoisyExpectedHypervolumeImprovement,
-    qLogCalibratedNoisyExpectedImprovement,
-)
-from botorch_calib.acquisition.robust import (
-    RobustAcquisition,
-    RobustUpperConfidenceBound,
-    WassersteinUpperConfidenceBound,
-    refuse_pending,
-)
-from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.acquisition.constrained import Limits, checked_constraints
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import observed_process, raw_train_inputs
@@ -114,7 +96,7 @@ def _constructor(
             if arguments[name] is None:
                 arguments[name] = made[name](arguments, training_data)
         if "X_pending" not in own:
-            refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
+            robust.refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
         return arguments
 
     construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
@@ -140,22 +122,27 @@ def _num_observations(_: Mapping[str, Any], training_data: TrainingData) -> int:
 
 
 register_own_arguments(
-    CalibratedUpperConfidenceBound,
-    CalibratedExpectedShortfall,
-    DelayedUpperConfidenceBound,
-    RobustAcquisition,
+    confidence_bound.CalibratedUpperConfidenceBound,
+    confidence_bound.CalibratedExpectedShortfall,
+    delayed.DelayedUpperConfidenceBound,
+    robust.RobustAcquisition,
 )
-register_own_arguments(RobustUpperConfidenceBound, WassersteinUpperConfidenceBound, beta=2.25)
 register_own_arguments(
-    CalibratedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
+    robust.RobustUpperConfidenceBound, robust.WassersteinUpperConfidenceBound, beta=2.25
+)
+register_own_arguments(
+    improvement.CalibratedExpectedImprovement,
+    improvement.LogCalibratedExpectedImprovement,
+    improvement.CalibratedProbabilityOfImprovement,
     best_f=_best_observation,
 )
-register_own_arguments(DelayedThompsonSampling, seed=_num_observations)
+register_own_arguments(thompson.DelayedThompsonSampling, seed=_num_observations)
+# These classes have the arguments of BoTorch's classes.
+register_once(noisy.qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
+register_once(noisy.qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
 
 
-@register_once(LogCalibratedProbabilityOfFeasibility)
+@register_once(constrained.LogCalibratedProbabilityOfFeasibility)
 def construct_inputs_probability_of_feasibility(
     model: Model,
     constraints: Constraints = None,
@@ -169,7 +156,7 @@ def construct_inputs_probability_of_feasibility(
     return {**arguments, "constraints": limits_from(constraints, pair, model.num_outputs)}
 
 
-@register_once(LogCalibratedConstrainedExpectedImprovement)
+@register_once(constrained.LogCalibratedConstrainedExpectedImprovement)
 def construct_inputs_constrained_improvement(
     model: Model,
     training_data: TrainingData,
@@ -203,11 +190,6 @@ def construct_inputs_constrained_improvement(
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
     }
-
-
-# These classes have the arguments of BoTorch's classes.
-register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
-register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
 
 
 def _objective(
@@ -341,11 +323,8 @@ def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
-    """A value that the outcome of ``model`` almost surely exceeds around the points ``X``.
-
-    If ``maximize`` is False, the outcome is almost surely below the value.
-    """
-    low, high = X.amin(dim=-2), X.amax(dim=-2)
+    """A value that the outcome is almost surely better than, around the points ``X``."""
+    low, high = X.aminmax(dim=-2)
     margin = 0.1 * (high - low)
     around = draw_sobol_samples(torch.stack([low - margin, high + margin]), n=32, q=1, seed=0)
     sign = 1.0 if maximize else -1.0
