@@ -6,7 +6,7 @@ from abc import ABC
 from collections.abc import Sequence
 
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions import UnsupportedError
 from botorch.models.model import Model, ModelList
 from botorch.utils.safe_math import logmeanexp
 from torch import Tensor
@@ -81,8 +81,8 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
                 f"{type(model).__name__} is not calibrated."
             )
         if self.posterior_transform is not None:
-            subject = "a calibrated posterior"
-            stated = stated.affine(*scalar_affine(self.posterior_transform, subject))
+            map_of_outcome = scalar_affine(self.posterior_transform, "a calibrated posterior")
+            stated = stated.affine(*map_of_outcome)
         return stated if self.maximize or outcome is not None else stated.affine(-1.0)
 
     def _reduce(self, values: Tensor) -> Tensor:

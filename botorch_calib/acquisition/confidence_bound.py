@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
-from botorch.utils.transforms import t_batch_mode_transform
+from botorch.utils import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit

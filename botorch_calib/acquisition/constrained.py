@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions import InputDataError
 from botorch.models.model import Model
-from botorch.utils.transforms import t_batch_mode_transform
+from botorch.utils import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._validation import check_columns, check_model, check_number, check_numbers

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from botorch.utils.transforms import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions import BotorchTensorDimensionError
 from botorch.models.model import Model
-from botorch.utils.transforms import t_batch_mode_transform
+from botorch.utils import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._validation import broadcasts_to, check_numbers

@@ -32,8 +32,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
-from botorch.sampling.base import MCSampler
-from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling import ListSampler, MCSampler
 from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
@@ -93,10 +92,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     sampler: MCSampler
     X_baseline: Tensor
 
-    def _decide(
-        self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
+    def __init__(
+        self, model: Model, X_baseline: Tensor, *, cache_root: bool | None = None, **kwargs: Any
     ) -> None:
-        """Check arguments and decide whether to cache roots, before BoTorch's constructor runs."""
         # BoTorch's constructor uses these points before it calls `set_X_pending`.
         if check_finite("X_baseline", X_baseline).dim() < 2:
             raise BotorchTensorDimensionError(
@@ -122,6 +120,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 stacklevel=level_of_caller(),
             )
         self._root_is_kept = possible and cache_root is not False
+        super().__init__(model=model, X_baseline=X_baseline, **kwargs)  # type: ignore[call-arg]
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Set the points under evaluation, ``n x d`` and finite, or None to clear them."""
@@ -142,16 +141,14 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self._root_is_ours = isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList))
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        if isinstance(posterior, CalibratedPosterior):
-            return root(posterior.path_posterior)
-        return root(posterior)
+        is_one = isinstance(posterior, CalibratedPosterior)
+        return root(posterior.path_posterior if is_one else posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
         """Samples ``sample_shape x batch_shape x q x m`` at ``X``, ``batch_shape x q x d``."""
         sampler, baseline = self.sampler, self.X_baseline
-        transform = None
-        if isinstance(self, qLogNoisyExpectedImprovement):
-            transform = self.posterior_transform
+        # The hypervolume has no transform.
+        transform = getattr(self, "posterior_transform", None)
         posterior_of = partial(self.model.posterior, posterior_transform=transform)
 
         def joint_posterior() -> Any:
@@ -204,12 +201,6 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
         >>> acqf = qLogCalibratedNoisyExpectedImprovement(model, X_baseline=X)
         >>> values = acqf(torch.rand(5, 2, 2, dtype=torch.double))  # of five pairs of points
     """
-
-    def __init__(
-        self, model: Model, X_baseline: Tensor, *, cache_root: bool | None = None, **kwargs: Any
-    ) -> None:
-        self._decide(model, cache_root, X_baseline, **kwargs)
-        super().__init__(model=model, X_baseline=X_baseline, **kwargs)
 
     def _init_baseline(self, *args: Any, **kwargs: Any) -> None:
         # Avoids BoTorch's warning that it does not support the model.
@@ -266,8 +257,7 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "`ref_point` must contain one number for each of at least two objectives, got "
                 f"{ref_point!r}."
             )
-        self._decide(model, cache_root, X_baseline, **kwargs)
-        super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)
+        super().__init__(model, X_baseline, cache_root=cache_root, ref_point=ref_point, **kwargs)
 
     def _compute_posterior_samples_and_concat_pending(self, X: Tensor) -> tuple[Tensor, Tensor]:
         if not self._root_is_ours:

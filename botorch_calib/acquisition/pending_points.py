@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions import UnsupportedError
 from botorch.models.model import Model
-from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.sampling import draw_sobol_normal_samples
 from torch import Tensor
 

@@ -14,7 +14,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
@@ -43,8 +43,8 @@ class ContextRobustFunction(PendingPoints, ABC):
     """Base class of acquisition functions that are worst-case expectations over an ambiguity set.
 
     A subclass implements `_build`, which returns the function ``u(x, c)`` for each evaluation.
-    Pending points are not supported, as their contexts are unknown. `RobustUpperConfidenceBound`
-    explains the arguments. ``model`` may be None.
+    Pending points are not supported, as their contexts are unknown. ``model`` may be None;
+    `RobustUpperConfidenceBound` explains the other arguments.
     """
 
     def __init__(
@@ -116,10 +116,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         )
 
     def _contexts_at(self, X: Tensor) -> ContextDistribution:
-        """Return the contexts in the dtype and on the device of ``X``, decisions ``... x d_x``.
-
-        The number of columns of ``X`` is checked.
-        """
+        """Check the columns of decisions ``X``; return the contexts in its dtype, on its device."""
         if self.num_columns is not None:
             width = self.num_columns - self.contexts.points.shape[-1]
             if X.shape[-1] != width:
@@ -258,11 +255,10 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     """Wasserstein distributionally robust upper confidence bound [Micheli2025wdrbo, eq. 13].
 
     The value is ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu +
-    sqrt(beta) sigma``. If the maximum is over all contexts, the value is a lower bound of the
-    expectation of ``u`` under any distribution within the radius, in the Wasserstein distance of
-    order 1. The class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius,
-    method="lipschitz")``. (The paper's factor multiplies ``sigma``, so the factor 1.5 in the paper
-    is ``beta=2.25``. The paper's code omits the second term from the gradient.)
+    sqrt(beta) sigma``. The class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius,
+    method="lipschitz")``, which explains when the value is a lower bound. (The paper's factor
+    multiplies ``sigma``, so the factor 1.5 in the paper is ``beta=2.25``. The paper's code omits
+    the second term from the gradient.)
 
     Args:
         model, beta, maximize, posterior_transform: See `RobustUpperConfidenceBound`.
@@ -271,8 +267,7 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         contexts: The centre of the ball, see `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm, which then
             needs a second evaluation of the model (default: the Lipschitz points of ``contexts``,
-            or its atoms if it has none). If the atoms are samples, the value may exceed the worst
-            case.
+            or its atoms if it has none).
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise import (
@@ -197,10 +197,7 @@ class _Widened(Module):
 
 
 def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
-    """Return a function that conditions prior draws on data; draws and noise are scaled by ``nu``.
-
-    The covariance is factored once.
-    """
+    """Return a function that conditions draws on data; draws and noise are scaled by ``nu``."""
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(points, shape=points.shape[:-1])
     return partial(

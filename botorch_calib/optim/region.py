@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError
 from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor

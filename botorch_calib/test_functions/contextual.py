@@ -19,7 +19,7 @@ from functools import partial
 from statistics import NormalDist
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions import InputDataError
 from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 
@@ -37,10 +37,7 @@ def clipped_normal(
 
 
 class ContextualProblem(BaseTestProblem):
-    """A test problem whose inputs are decisions, then independent contexts.
-
-    By default, problems that the paper minimises are negated.
-    """
+    """Base class of test problems whose inputs are decisions, then independent contexts."""
 
     bounds: Tensor  # 2 x d
     num_objectives = 1

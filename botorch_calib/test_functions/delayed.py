@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions import InputDataError, UnsupportedError
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
