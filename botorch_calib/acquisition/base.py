@@ -1,7 +1,5 @@
 """Base class of closed-form acquisition functions for single points."""
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ the variance only. If a distribution is not normal, such terms are wrong by orde
 from feasibility.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

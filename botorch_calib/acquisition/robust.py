@@ -5,8 +5,6 @@ set of distributions of the context ``c``. The acquisition functions take decisi
 and add the columns of contexts.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 

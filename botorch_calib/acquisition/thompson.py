@@ -1,7 +1,5 @@
 """Thompson sampling under delayed feedback."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Seeded random numbers that do not change torch's global random state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

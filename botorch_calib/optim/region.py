@@ -1,11 +1,9 @@
 """`Region`: a box with fixed columns and linear constraints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError
@@ -48,7 +46,7 @@ class Region:
         fixed: Mapping[int, float] | None,
         linear: LinearConstraints | None,
         equal: LinearConstraints | None = None,
-    ) -> Region:
+    ) -> Self:
         """Validate user arguments in the form of ``optimize_acqf``, and return their region."""
         if bounds is None:
             raise BotorchTensorDimensionError(

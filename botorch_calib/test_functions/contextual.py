@@ -10,8 +10,6 @@ clipped to an interval has atoms at both ends, which all expectations include. F
 [0, 1], each atom has the probability 0.0062.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The ball in chi-squared divergence."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Sets whose worst case moves mass from atom to atom, in the order of the values."""
 
-from __future__ import annotations
-
 from numbers import Real
 
 import torch

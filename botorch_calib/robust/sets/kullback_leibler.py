@@ -1,7 +1,5 @@
 """The ball in Kullback-Leibler divergence."""
 
-from __future__ import annotations
-
 import math
 
 import torch
