@@ -1,9 +1,8 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
 Outcomes are independent, so log expected improvement and log probabilities of feasibility add up.
-Each term is exact under the predictive distribution. BoTorch computes the terms from the mean and
-the variance only. If a distribution is not normal, such terms are wrong by orders of magnitude far
-from feasibility.
+Each term is exact under the predictive distribution. BoTorch's terms use the mean and the variance
+only: far from feasibility they are wrong by orders of magnitude unless distributions are normal.
 """
 
 import math
@@ -41,9 +40,8 @@ class _Constrained(CalibratedAcquisitionFunction):
 class LogCalibratedProbabilityOfFeasibility(_Constrained):
     r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
 
-    This function is the counterpart of BoTorch's ``LogProbabilityOfFeasibility``, and is exact for
-    calibrated outcomes. ``y_i`` is noise-free, or an observation if the model has
-    ``denoise=False``.
+    Unlike BoTorch's ``LogProbabilityOfFeasibility`` it is exact for calibrated outcomes. ``y_i`` is
+    noise-free, or an observation if the model has ``denoise=False``.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models, or a single such model.
@@ -83,9 +81,8 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
 
     The value is ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``. For independent
     outcomes this is the logarithm of the expected feasible improvement (Gardner et al., Bayesian
-    optimization with inequality constraints, 2014). This function is the counterpart of BoTorch's
-    ``LogConstrainedExpectedImprovement``, has the same arguments, and is exact for calibrated
-    outcomes.
+    optimization with inequality constraints, 2014). The arguments are the same as in BoTorch's
+    ``LogConstrainedExpectedImprovement``, and values are exact for calibrated outcomes.
 
     With pending points the expectation includes fantasies ``w`` of their outcomes:
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent

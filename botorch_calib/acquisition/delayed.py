@@ -12,8 +12,7 @@ these bounds to the usual multiplier ``sqrt(beta)``, for the queries of the last
 first query if ``t <= m``.) Only queries without a value cause a bias, so a sum over these queries
 gives a smaller multiplier that is also valid. The tighter multiplier ``sqrt(sum_st |S_st|)``, with
 the covariance matrix ``S`` of the ``f(x_s)``, did not help, because many censored values far below
-the mean change the mean everywhere. Therefore a `DelayAwareProposer` hallucinates values if many
-queries are pending.
+the mean change it everywhere. So a `DelayAwareProposer` hallucinates if many queries are pending.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
-from botorch.utils.transforms import (
-    average_over_ensemble_models,
-    is_ensemble,
-    t_batch_mode_transform,
-)
+from botorch.utils import t_batch_mode_transform
+from botorch.utils.transforms import average_over_ensemble_models, is_ensemble
 from torch import Tensor
 
 from botorch_calib._validation import check_flag, check_inputs, check_nonnegative, check_one_of
@@ -54,8 +50,7 @@ def confidence_width(
     """The multiplier ``nu`` of eq. 2, in the model's batch shape, or a scalar if the sum is 0."""
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta**0.5, dtype=torch.double))
-    # Each point is its own batch, so that no joint covariance matrix is formed. Ensembles add their
-    # batch dimension themselves.
+    # Each point is its own batch, so no joint covariance is formed. Ensembles add their dimension.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
     _, sigma = mean_and_deviation(model, X)
@@ -112,8 +107,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         """Build the acquisition function with the window of a ledger.
 
         Args:
-            model: A model conditioned on all queries, usually
-                ``CensoredDelayModel.from_ledger(ledger, ...)``.
+            model: A model conditioned on all queries, as from `CensoredDelayModel.from_ledger`.
             ledger: The queries so far; ``maximize`` is taken from the ledger.
             window: The queries in the sum that is part of ``nu``. ``"pending"`` selects pending
                 queries, which suffices for the proof. ``"all"`` selects all queries of the last

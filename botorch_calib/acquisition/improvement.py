@@ -92,14 +92,12 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
         best_f: Value to improve upon, in units of the outcome: a scalar or a tensor ``b``.
         posterior_transform: Affine transform of the outcome. ``best_f`` must be transformed too.
         maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``. Expected improvement is averaged over
-            fantasies of their outcomes.
+        X_pending: Points under evaluation, ``n x d``. Values are averaged over their fantasies.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or if there are pending points and the
-            model has batch dimensions. On evaluation, if the posterior is not calibrated or has
-            several values per point.
+        UnsupportedError: If the model has several outputs, or batch dimensions and pending points.
+            On evaluation, if the posterior is not calibrated or has several values per point.
 
     Example:
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())

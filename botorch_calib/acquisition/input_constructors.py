@@ -112,8 +112,7 @@ def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> 
 def _num_observations(_: Mapping[str, Any], training_data: TrainingData) -> int:
     """Number of observations, which is the default seed, since clients such as Ax pass no seed.
 
-    Between two proposals either this number or the number of pending points grows. Both change the
-    draw.
+    Between two proposals this number or the number of pending points grows, which changes the draw.
     """
     several = training_data.values() if isinstance(training_data, dict) else [training_data]
     return sum(len(dataset.X) for dataset in several)
@@ -170,8 +169,7 @@ def construct_inputs_constrained_improvement(
     """Return the arguments, with constraints converted to limits by outcome (`limits_from`).
 
     ``best_f`` defaults to `best_feasible_observation`. The objective is ``objective_index``, or the
-    only outcome with a nonzero weight in ``posterior_transform``. A negative weight inverts
-    ``maximize``.
+    outcome of nonzero weight in ``posterior_transform``. A negative weight inverts ``maximize``.
     """
     limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     index, weight = _objective(model, objective_index, posterior_transform)
@@ -226,8 +224,7 @@ def limits_from(
     """Return checked limits by outcome, from ``constraints`` or from ``constraints_tuple``.
 
     ``constraints_tuple`` contains ``A``, ``k x m``, and ``b``, ``k x 1``, for ``A y <= b`` with one
-    outcome in each row. If several rows limit an outcome, the narrowest limit is used. (BoTorch
-    uses the last limit.)
+    outcome in each row. The narrowest limit of an outcome is used. (BoTorch uses the last limit.)
     """
     if isinstance(constraints, Mapping):  # otherwise functions of samples, from Ax, or None
         return checked_constraints(constraints, num_outputs)

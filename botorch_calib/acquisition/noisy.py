@@ -44,8 +44,7 @@ from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
-# A private function of BoTorch, which is replaced below. If BoTorch lacks the function, nothing is
-# replaced.
+# A private function of BoTorch, which is replaced below if it exists.
 _NAME = "_estimate_objective_lower_bound"
 _of_new_draws: Any = getattr(utils, _NAME, None)
 
@@ -81,8 +80,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     """Extends BoTorch's cached root to the Gaussian processes of calibrated posteriors."""
 
     _root_is_kept: bool
-    # Whether the cached root belongs to a calibrated posterior. BoTorch itself extends the roots of
-    # Gaussian posteriors.
+    # Whether the root belongs to a calibrated posterior. BoTorch extends Gaussian roots itself.
     _root_is_ours = False
     _baseline_L: Any  # a tensor in BoTorch's classes
     model: Any
@@ -186,8 +184,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Args:
         model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
             objectives of several outcomes), or a BoTorch model.
-        X_baseline: Points evaluated so far, ``r x d``. With a cached root there are no gradients
-            with respect to these points.
+        X_baseline: Points evaluated so far, ``r x d``, without gradients if the root is cached.
         cache_root: Whether to cache the root (default: True if all parts of the model support it).
         kwargs: Other arguments of BoTorch's class.
 
@@ -219,8 +216,7 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     The value is the logarithm of the expected increase of the hypervolume that the evaluated points
     dominate above a reference point. The expectation is over joint samples of the posteriors.
     All objectives are maximised. Arguments, and values for the same samples, are the same as in
-    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]. See
-    also `qLogCalibratedNoisyExpectedImprovement`.
+    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei].
 
     Args:
         model: A `CalibratedModelList`, or a BoTorch model.

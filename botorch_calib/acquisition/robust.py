@@ -1,16 +1,14 @@
 """Acquisition functions for uncontrolled contexts whose distribution is only approximately known.
 
 The value of a decision ``x`` is the worst expectation of a function ``u(x, c)`` over an ambiguity
-set of distributions of the context ``c``. The acquisition functions take decisions ``b x 1 x d_x``
-and add the columns of contexts.
+set of distributions of the context ``c``. Points ``b x 1 x d_x`` are decisions without contexts.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from botorch.acquisition import AcquisitionFunction
-from botorch.acquisition.acquisition import MCSamplerMixin
+from botorch.acquisition.acquisition import AcquisitionFunction, MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
@@ -190,9 +188,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     The bound is ``mu + sqrt(beta) sigma``, with ``beta`` as in BoTorch. It has a closed form for
     exact Gaussian processes with a stationary radial kernel (see
-    `botorch_calib.robust.gp.stationary_gp.is_stationary`). The process may also be inside a
-    `CensoredDelayModel`, a `CalibratedModel` or both. For other models the bound is computed from
-    the posterior.
+    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
+    `CalibratedModel` or both. For other models the bound is computed from the posterior.
 
     With ``beta=2.25``, these sets give the methods in the paper [Micheli2025wdrbo]:
 
@@ -208,9 +205,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         ambiguity: The set of distributions of the context. A schedule of its radius is evaluated in
             the constructor, at the model's number of observations, without pending points.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
-            which define an empirical distribution. Observed contexts belong to the last columns of
-            the model's inputs. A `ContextDistribution` can name other columns, and points at which
-            a Lipschitz constant is computed.
+            which define an empirical distribution in the last columns of the model's inputs. A
+            `ContextDistribution` can name other columns, and points for a Lipschitz constant.
         maximize: If False, the bound is ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome. The closed form does not support it.
 
@@ -263,9 +259,8 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
         contexts: The centre of the ball, see `RobustUpperConfidenceBound`.
-        lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm, which then
-            needs a second evaluation of the model (default: the Lipschitz points of ``contexts``,
-            or its atoms if it has none).
+        lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm, at which the
+            model is evaluated, too (default: the Lipschitz points of ``contexts``, or its atoms).
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)

@@ -10,12 +10,7 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
-from botorch.sampling.pathwise import (
-    draw_kernel_feature_paths,
-    draw_matheron_paths,
-    gaussian_update,
-)
-from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling import pathwise
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from gpytorch.models import ExactGP
@@ -48,9 +43,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     called asy-TS for a model that ignores pending points, and GP-BTS for a `CensoredDelayModel`
     with ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a differentiable function. It is made by pathwise
-    conditioning of a prior draw with 1024 random features. Over ``choices`` the draw is an exact
-    joint draw.
+    On a continuous domain the draw is a differentiable function, made by pathwise conditioning of a
+    prior draw with 1024 random features. Over ``choices`` the draw is an exact joint draw.
 
     With a calibrated model ``nu`` widens the distribution about its mean. The proof that ``nu``
     covers the bias of censoring applies to Gaussian processes only.
@@ -165,10 +159,10 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
     try:
         with random_stream(seed, nu.device):
-            path = draw_matheron_paths(
+            path = pathwise.draw_matheron_paths(
                 drawn_from,
                 sample_shape=Size(),
-                prior_sampler=partial(draw_kernel_feature_paths, weight_generator=weights),
+                prior_sampler=partial(pathwise.draw_kernel_feature_paths, weight_generator=weights),
                 update_strategy=_scaled_update(gp, factor),
             )
     except NotImplementedError as error:
@@ -194,12 +188,12 @@ class _Widened(Module):
         return mean + self.nu * (value - mean)
 
 
-def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
+def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., pathwise.SamplePath]:
     """Return a function that conditions draws on data; draws and noise are scaled by ``nu``."""
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(points, shape=points.shape[:-1])
     return partial(
-        gaussian_update,
+        pathwise.gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),
         # A factor ``nu^2`` of prior and noise variances cancels in ``k(x) (K + noise)^{-1}``.
         scale_tril=(gp.covar_module(points) + noise).cholesky(),

@@ -19,10 +19,9 @@ _LINE = "triples `(indices, coefficients, rhs)`, two tensors and a number"
 
 # Standard deviations of samples around good points, in widths of the box.
 _SPREADS = (0.1, 0.01)
-# Number of points that are drawn from the box for each requested point of the region.
+# Number of points that are drawn from the box for each requested point of the region
 _OVERSAMPLED = 16
-# Steps of a random walk before its first sample. The walk starts at a feasible point, so few steps
-# suffice.
+# Steps of a random walk before its first sample: few, since the walk starts at a feasible point
 _BURN_IN = 200
 
 

@@ -80,9 +80,8 @@ def optimize_in_unit_box(
 class InUnitBox(AcquisitionFunction):
     """Wraps an acquisition function: inputs are in the unit cube, values are divided by ``unit``.
 
-    BoTorch's search stops when the gradient is less than 1e-5. If the range of the inputs were 1e6,
-    or the range of the values 1e-6, the search would stop at its starts. The search is also slow if
-    the ranges of the inputs differ.
+    BoTorch's search stops when the gradient is less than 1e-5: at its starts, if inputs range over
+    1e6 or values over 1e-6. The search is also slow if the ranges of the inputs differ.
 
     The attribute ``bounds`` is the unit cube; columns of width 0 are fixed at 0.
     """
@@ -116,8 +115,7 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     # With a fixed seed, the starts of a search do not depend on this draw.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
     spread = values.std(correction=0)
-    # Values that are tiny at these points may be large elsewhere, where division by a tiny unit
-    # would overflow.
+    # Values that are tiny here may be large elsewhere, where a tiny unit would make them overflow.
     least = torch.finfo(bounds.dtype).tiny ** 0.25
     unit = spread.clamp_min(least).log2().round().exp2()  # powers of two divide without rounding
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)

@@ -92,8 +92,7 @@ class ContextDistribution:
 
         Args:
             samples: Observed contexts, ``n x d_c``.
-            weights: Nonnegative numbers with a positive sum, ``n``, for example to forget old
-                samples (default: equal weights).
+            weights: Nonnegative numbers ``n`` with a positive sum (default: equal weights).
         """
         check_contexts("samples", samples)
         weights = samples.new_ones(len(samples)) if weights is None else weights
@@ -119,9 +118,8 @@ class ContextDistribution:
             samples: Observed contexts inside the box, ``n x d_c``.
             bounds: Lower and upper corner of the box, ``2 x d_c``.
             num_points: Number of draws.
-            bandwidth: Standard deviations of the kernel: one positive number, ``d_c`` positive
-                numbers, or ``"scott"``: the samples' standard deviations times
-                ``n^(-1/(d_c + 4))``.
+            bandwidth: Standard deviations of the kernel: one positive number or ``d_c`` of them, or
+                ``"scott"`` for the samples' standard deviations times ``n^(-1/(d_c + 4))``.
             seed: Seed of the draws.
         """
         num_dims = check_contexts("samples", samples).shape[-1]

@@ -10,8 +10,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 
 # Lower limit of norms in denominators, which keeps the direction of a zero gradient finite
 _TINY = 1e-30
-# Number of largest norms in a smooth maximum. At order 256 a norm of 97 % of the largest norm has
-# almost no effect.
+# Number of largest norms in a smooth maximum
 _LARGEST = 16
 
 
@@ -33,8 +32,7 @@ class _WithJacobian(Function):
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
     """Return ``values``, ``b`` or ``b x M``, with a given Jacobian with respect to ``X``.
 
-    Row ``i`` depends only on row ``i`` of ``X``, so ``jacobian`` is ``b x d`` or ``b x M x d``. The
-    result is once differentiable.
+    Row ``i`` depends only on row ``i`` of ``X``, so ``jacobian`` is ``b x d`` or ``b x M x d``.
     """
     return _WithJacobian.apply(X, values, jacobian)
 
@@ -145,8 +143,7 @@ def _wants_gradient(X: Tensor) -> bool:
 def _norm_of_order(p: float, values: Tensor) -> tuple[Tensor, Tensor]:
     """Norms ``b`` of order ``p`` of the rows of ``values``, ``b x M``, and their derivatives.
 
-    The derivatives are ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``. Powers of ratios do not
-    overflow.
+    The derivatives are ``(v_i / |v|_p)^(p - 1)``. Powers of such ratios do not overflow.
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)

@@ -6,8 +6,7 @@ in [Micheli2025wdrbo, eq. 10, sections 5 and 9].
 
 The columns of an input are the decisions, then the contexts. All problems are *maximised* by
 default: functions that the paper minimises have ``negate=True``. A normal distribution that is
-clipped to an interval has atoms at both ends, which all expectations include. For N(0.5, 0.2^2) on
-[0, 1], each atom has the probability 0.0062.
+clipped to an interval has atoms at both ends, which all expectations include.
 """
 
 import math
@@ -160,8 +159,7 @@ class ContextShift(ContextualProblem):
         return self._value(X[..., 0].abs(), (X[..., 1] - 0.5).abs())
 
     def _expectation(self, X: Tensor) -> Tensor:
-        # The mean of |c - 0.5| is the mean of a folded normal distribution, corrected for clipping
-        # at five standard deviations.
+        # E |c - 0.5| is the mean of a folded normal, corrected for clipping at five deviations.
         normal, z = NormalDist(), 0.5
         folded = 2.0 * normal.pdf(z) + z * (1.0 - 2.0 * normal.cdf(-z))
         distance = 0.2 * (folded - 2.0 * (normal.pdf(5.0) - 5.0 * normal.cdf(-5.0)))

@@ -72,9 +72,8 @@ class PoissonDelay(DelayDistribution):
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
     """Draw the delay of evaluation number ``ticket`` at ``x``.
 
-    The random numbers depend only on ``(seed, ticket)``. So comparisons are paired: with the same
-    seed, the k-th evaluations of two methods have the same delay, unless delays depend on the
-    point.
+    The random numbers depend only on ``(seed, ticket)``. So comparisons are paired: unless delays
+    depend on the point, the k-th evaluations of two methods with the same seed have the same delay.
 
     Args:
         delay: The distribution of delays.

@@ -33,8 +33,7 @@ class HeteroscedasticNoise(BaseTestProblem):
 class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
     r"""The negated Ackley function on ``[-10, 10]^d`` with noise variance ``(|x| + 10) / 20``.
 
-    ``|x|`` is the Euclidean norm. The maximum is 0, at the origin, where the noise variance has its
-    least value, 1/2.
+    ``|x|`` is the Euclidean norm. The maximum, 0, and the least variance, 1/2, are at the origin.
 
     Example:
         >>> problem = HeteroscedasticAckley(dim=2)

@@ -164,9 +164,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
 
-        For the mean, the first ``d`` columns are ``-sum_i g_i weights_i s_i``, multiplied by
-        ``self._unit``, and the last column is ``sum_i g_i weights_i``. For the variance, ``V_i``
-        replaces ``weights_i``.
+        For the mean, ``d`` columns are ``-sum_i g_i weights_i s_i``, multiplied by ``self._unit``,
+        and the last is ``sum_i g_i weights_i``. For the variance, ``V_i`` replaces ``weights_i``.
         """
         gp, split, b, M = self.gp, self._split, len(X), len(contexts)
         first, second = (
@@ -210,7 +209,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         gp, split = self.gp, self._split
         x, c = (each.detach().to(gp.origin) for each in (X, contexts))
         x.requires_grad_()
-        scaled = gp.scaled(torch.cat([x, c], dim=-1))
+        scaled = (torch.cat([x, c], dim=-1) - gp.origin) * gp.slope
         squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
         V, variance = self._solved(k)

@@ -47,8 +47,7 @@ def pairs_per_chunk(model: Model | None) -> int:
 class _TwiceDifferentiable(TorchFunctionMode):
     """Mode in which ``torch.cdist`` has second derivatives, which PyTorch lacks for few rows.
 
-    GPyTorch's Matern kernels call ``torch.cdist``. Derivatives of the distance at coincident points
-    are zero.
+    GPyTorch's Matern kernels call ``torch.cdist``. Its derivatives at coincident points are zero.
     """
 
     def __torch_function__(

@@ -7,12 +7,8 @@ from types import NoneType
 import torch
 from botorch.exceptions import UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
-from botorch.models.transforms.input import (
-    AffineInputTransform,
-    ChainedInputTransform,
-    InputStandardize,
-)
+from botorch.models.transforms import ChainedInputTransform, Normalize, Standardize
+from botorch.models.transforms.input import AffineInputTransform, InputStandardize
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.models import ExactGP
@@ -59,10 +55,6 @@ class StationaryGP:
     variance: Tensor  # prior variance
     noise: Tensor  # noise variance
     least_variance: Tensor  # lower limit of posterior variances
-
-    def scaled(self, points: Tensor) -> Tensor:
-        """Scaled inputs ``... x d`` at joint inputs ``... x d``."""
-        return (points.to(self.origin) - self.origin) * self.slope
 
 
 def is_stationary(model: ExactGP) -> bool:

@@ -69,8 +69,7 @@ class AmbiguitySet:
     ) -> Tensor:
         """Worst cases ``b``, at decisions ``b x d_x``, of a function to be maximised.
 
-        The result is differentiable. The set's centre, ``contexts``, has the dtype and the device
-        of ``X``.
+        The result is differentiable. ``contexts``, the centre, has the dtype and device of ``X``.
         """
         # A check of the values would synchronize with the device. The worst case of NaN is NaN.
         return self._worst_case(function(X, contexts.points), contexts)
@@ -119,19 +118,16 @@ class AmbiguitySet:
                 "within", lambda: ContextDistribution(contexts.points[kept], contexts.weights[kept])
             )
             weights = torch.zeros_like(u)
-            weights[:, kept] = self._solve_scaled(u[:, kept], within)
+            weights[:, kept] = self._minimiser(u[:, kept], within)
         else:
-            weights = self._solve_scaled(u, contexts)
+            # Affine scaling keeps the minimiser, and makes tolerances independent of units.
+            low, high = u.aminmax(dim=-1, keepdim=True)
+            varies = high > low
+            scaled = (u - low) / torch.where(varies, high - low, 1.0)
+            # Squares and reciprocals of smaller numbers would underflow or overflow in float64.
+            scaled = torch.where(scaled < TIED, 0.0, scaled)
+            weights = torch.where(varies, self._solve(scaled, contexts), contexts.weights)
         return weights.to(values.dtype).reshape(values.shape)
-
-    def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        # Affine scaling does not change the minimiser, and makes tolerances independent of units.
-        low, high = u.aminmax(dim=-1, keepdim=True)
-        varies = high > low
-        scaled = (u - low) / torch.where(varies, high - low, 1.0)
-        # Squares and reciprocals of smaller numbers would underflow or overflow in float64.
-        scaled = torch.where(scaled < TIED, 0.0, scaled)
-        return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1.

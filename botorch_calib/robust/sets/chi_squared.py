@@ -41,9 +41,8 @@ class ChiSquaredBall(Ball):
         growth = shifted(mass) * steps
         slack = growth.cumsum(dim=-1)
         square = ((2 * shifted(slack) + growth) * steps).cumsum(dim=-1)
-        # At the threshold tau = u_k, the divergence plus 1 is square / slack^2. It is infinite at
-        # min u and decreases with k. The atoms up to the last k at which the divergence exceeds the
-        # radius keep mass.
+        # At the threshold tau = u_k, the divergence plus 1 is square / slack^2. It decreases with k
+        # from infinity. Atoms up to the last k where the divergence exceeds the radius keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
         last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True).sub_(1)
         last.clamp_(min=0)  # no atom is active if values are NaN

@@ -26,8 +26,7 @@ _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 class WassersteinBall(Ball):
     r"""Distributions within Wasserstein distance ``radius`` (order 1, Euclidean ground distance).
 
-    * ``method="exact"``: distributions on the atoms, including atoms of weight 0. By duality the
-      worst case is
+    * ``method="exact"``: distributions on the atoms, weight 0 included. By duality, the value is
 
         ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
 
@@ -38,14 +37,12 @@ class WassersteinBall(Ball):
     * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], with
       gradients at the contexts' ``lipschitz_points``. If these points fill the range of the
       contexts, this is a lower bound, which is not always attained. **If the points are samples**,
-      steeper contexts may be missed, and the value may exceed the worst case. `worst_case` is not
-      available.
+      steeper contexts may be missed: the value may exceed the worst case. Only `evaluate` works.
 
     If ``L`` is the Lipschitz constant of ``u`` in the context, over the whole range,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
-    The maximum over contexts has kinks, which slow down a quasi-Newton search: use
-    `optimize_robust`.
+    The maximum over contexts has kinks, which slow a quasi-Newton search: use `optimize_robust`.
 
     Args:
         radius: Radius in units of the contexts (see `Ball`).
