@@ -66,7 +66,7 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
 
     Args:
         alpha: The risk level, in (0, 1). The mean is over the worst ``1 - alpha`` of the outcomes.
-        maximize: If False, for a loss, the value is minus the mean above the ``alpha``-quantile.
+        maximize: If False (a loss), the value is minus the mean above the ``alpha``-quantile.
         model, posterior_transform, X_pending, num_fantasies: As in
             `LogCalibratedExpectedImprovement`.
 

@@ -12,7 +12,7 @@ these bounds to the usual multiplier ``sqrt(beta)``, for the queries of the last
 first query if ``t <= m``.) Only queries without a value cause a bias, so a sum over these queries
 gives a smaller multiplier that is also valid. The tighter multiplier ``sqrt(sum_st |S_st|)``, with
 the covariance matrix ``S`` of the ``f(x_s)``, did not help, because many censored values far below
-the mean change it everywhere. So a `DelayAwareProposer` hallucinates if many queries are pending.
+the mean change it everywhere. So a `DelayAwareProposer` hallucinates values if many are pending.
 """
 
 from __future__ import annotations

@@ -272,9 +272,8 @@ def best_feasible_observation(
     """
     observed = _observations(members, training_data)
     X, values = observed[objective_index]
-    feasible = torch.ones_like(values, dtype=torch.bool)
-    for i, limits in constraints.items():
-        feasible = feasible & _held(limits, observed[i], X)
+    held = [_held(limits, observed[i], X) for i, limits in constraints.items()]
+    feasible = torch.stack(held).all(dim=0)
     if feasible.any():
         values = values[feasible]
         return values.amax() if maximize else values.amin()
@@ -307,9 +306,8 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
     """For each row of ``X``, whether the outcome was observed there, always within its limits."""
-    (lower, upper), (places, values) = limits, observed
-    low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
-    holds = (low <= values) & (values <= high)
+    places, values = observed
+    holds = values.clamp(*limits) == values
     if torch.equal(X, places):
         return holds
     same = (X.unsqueeze(-2) == places.unsqueeze(-3)).all(dim=-1)

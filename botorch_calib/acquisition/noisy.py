@@ -137,8 +137,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self._root_is_ours = isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList))
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        is_one = isinstance(posterior, CalibratedPosterior)
-        return root(posterior.path_posterior if is_one else posterior)
+        if isinstance(posterior, CalibratedPosterior):
+            return root(posterior.path_posterior)
+        return root(posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
         """Samples ``sample_shape x batch_shape x q x m`` at ``X``, ``batch_shape x q x d``."""

@@ -96,23 +96,18 @@ def optimize_robust(
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)
         scale = float(values.std(correction=0))
-        best = _place_of_best(values)
+        best = values.nan_to_num(-torch.inf).argmax()  # `argmax` alone would return NaN's index
         if not 0.0 < scale < float("inf"):  # the values are equal, or some are not finite
             return pool[best], values[best]
         climbed = _climbed(parts, bounds, pool, values, num, scale)
         ends = torch.cat([climbed, pool[best].unsqueeze(0)])
         values = acq_function(ends)
-        best = _place_of_best(values)
+        best = values.nan_to_num(-torch.inf).argmax()
         end = _without_kinks(parts, bounds, ends[best], scale)
         reached = acq_function(end)
         if reached.isfinite() and reached > values[best]:
             return end, reached.squeeze()
         return ends[best], values[best]
-
-
-def _place_of_best(values: Tensor) -> Tensor:
-    """The index of the largest value, ignoring NaN (``argmax`` alone would return NaN's index)."""
-    return torch.where(values.isnan(), -torch.inf, values).argmax()
 
 
 def _climbed(

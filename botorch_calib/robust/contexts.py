@@ -40,7 +40,7 @@ class ContextDistribution:
         indices: Columns of a model's joint inputs that hold the contexts, in the order of the
             columns of ``points``. Negative indices count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm (None: the atoms, but samples are too few).
+            takes the largest gradient norm (None: the atoms). Samples are too few.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
@@ -38,9 +39,9 @@ class ChiSquaredBall(Ball):
         steps, mass = u.diff(dim=-1, prepend=u[:, :1]), weights.cumsum(dim=-1)
         # First and second moment of ``(u_k - u)_+`` as sums of nonnegative terms: differences
         # would lose the smallest value, which matters even with a tiny weight.
-        growth = shifted(mass) * steps
+        growth = pad(mass[:, :-1], (1, 0)) * steps
         slack = growth.cumsum(dim=-1)
-        square = ((2 * shifted(slack) + growth) * steps).cumsum(dim=-1)
+        square = ((2 * pad(slack[:, :-1], (1, 0)) + growth) * steps).cumsum(dim=-1)
         # At the threshold tau = u_k, the divergence plus 1 is square / slack^2. It decreases with k
         # from infinity. Atoms up to the last k where the divergence exceeds the radius keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
@@ -56,8 +57,3 @@ class ChiSquaredBall(Ball):
         slope = torch.where(variance > 0, (excess / (mass * variance)).sqrt(), 0.0)
         worst = (weights * (1 / mass - slope * deviation)).clamp(min=0.0)
         return worst / worst.sum(dim=-1, keepdim=True)
-
-
-def shifted(sums: Tensor) -> Tensor:
-    """Cumulative sums ``b x M`` without the last summand of each."""
-    return torch.nn.functional.pad(sums[:, :-1], (1, 0))
