@@ -45,8 +45,7 @@ class PendingPoints(AcquisitionFunction):
         base, parts = self.X_pending, []
         try:
             for num in range(len(X)):
-                before = X[:num] if base is None else torch.cat([base, X[:num]])
-                self.X_pending = before if len(before) else None
+                self.X_pending = X[:num] if base is None else torch.cat([base, X[:num]])
                 parts.append(super().__call__(X[num : num + 1]))
         finally:
             self.X_pending = base

@@ -26,7 +26,7 @@ _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 class WassersteinBall(Ball):
     r"""Distributions within Wasserstein distance ``radius`` (order 1, Euclidean ground distance).
 
-    * ``method="exact"``: distributions on the atoms, weight 0 included. By duality, the value is
+    * ``method="exact"``: distributions on all atoms, even of weight 0. By duality, the value is
 
         ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
 
