@@ -1,5 +1,7 @@
 """Base class of closed-form acquisition functions for single points."""
 
+from __future__ import annotations
+
 from abc import ABC
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Quantiles as confidence bounds, and the expected shortfall."""
 
+from __future__ import annotations
+
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
 from botorch.utils import t_batch_mode_transform

@@ -5,6 +5,8 @@ Each term is exact under the predictive distribution. BoTorch's terms use the me
 only: far from feasibility they are wrong by orders of magnitude unless distributions are normal.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,5 +1,7 @@
 """Closed forms of expected improvement, its logarithm, and the probability of improvement."""
 
+from __future__ import annotations
+
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError

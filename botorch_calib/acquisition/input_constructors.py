@@ -4,6 +4,8 @@ The default incumbent is the best observation. With constraints it is the best o
 point where the constraints were observed to hold.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 import warnings

@@ -16,6 +16,8 @@ The functions in this module cache the root of this Gaussian posterior. The outc
     objectives with expected hypervolume improvement. NeurIPS 34, 2021.
 """
 
+from __future__ import annotations
+
 import warnings
 from contextlib import nullcontext
 from functools import partial

@@ -1,5 +1,7 @@
 """`PendingPoints`, a base class of acquisition functions, and models conditioned on fantasies."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any

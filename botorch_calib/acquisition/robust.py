@@ -4,6 +4,8 @@ The value of a decision ``x`` is the worst expectation of a function ``u(x, c)``
 set of distributions of the context ``c``. Points ``b x 1 x d_x`` are decisions without contexts.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 

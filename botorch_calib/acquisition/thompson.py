@@ -1,5 +1,7 @@
 """Thompson sampling under delayed feedback."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from functools import partial

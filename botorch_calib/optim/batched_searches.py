@@ -5,6 +5,8 @@ evaluation of a model at several points takes little longer than an evaluation a
 each search runs in its own thread, and each evaluation is at the current points of all threads.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

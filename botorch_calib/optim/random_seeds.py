@@ -1,5 +1,7 @@
 """Seeded random numbers that do not change torch's global random state."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 

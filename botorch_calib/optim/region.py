@@ -1,9 +1,11 @@
 """`Region`: a box with fixed columns and linear constraints."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError
@@ -45,7 +47,7 @@ class Region:
         fixed: Mapping[int, float] | None,
         linear: LinearConstraints | None,
         equal: LinearConstraints | None = None,
-    ) -> Self:
+    ) -> Region:
         """Validate user arguments in the form of ``optimize_acqf``, and return their region."""
         if bounds is None:
             raise BotorchTensorDimensionError(

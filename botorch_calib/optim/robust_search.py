@@ -10,6 +10,8 @@ programming improves the best result in the equivalent form without kinks
 which converges equally fast at kinks.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """A search whose result does not depend on the units of inputs and values."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

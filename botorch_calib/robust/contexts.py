@@ -1,8 +1,10 @@
 """Distributions of the context on finitely many atoms."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError
@@ -76,7 +78,7 @@ class ContextDistribution:
         )
 
     @classmethod
-    def discrete(cls, points: Tensor, weights: Tensor) -> Self:
+    def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
         """Return the distribution on atoms ``M x d_c`` with weights ``M``, merging equal atoms."""
         given = cls(points, weights)
         kept, inverse = first_appearances(given.points).unique(return_inverse=True)
@@ -87,7 +89,7 @@ class ContextDistribution:
         return cls(given.points[kept], merged)
 
     @classmethod
-    def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> Self:
+    def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
         """Return the distribution of observed contexts; equal contexts become one atom.
 
         Args:
@@ -109,7 +111,7 @@ class ContextDistribution:
         num_points: int = 256,
         bandwidth: str | float | Tensor = "scott",
         seed: int = 0,
-    ) -> Self:
+    ) -> ContextDistribution:
         """Return the distribution of quasi-random draws from a kernel density estimate in a box.
 
         The kernel is Gaussian. Draws outside the box are reflected into it.
@@ -159,7 +161,7 @@ class ContextDistribution:
     @classmethod
     def from_icdf(
         cls, icdf: Callable[[Tensor], Tensor], num_points: int, dim: int, seed: int = 0
-    ) -> Self:
+    ) -> ContextDistribution:
         """Return the distribution of quasi-random draws, made by an inverse distribution function.
 
         Args:
@@ -183,7 +185,7 @@ class ContextDistribution:
             )
         return cls.empirical(points)
 
-    def with_candidates(self, points: Tensor) -> Self:
+    def with_candidates(self, points: Tensor) -> ContextDistribution:
         """Return the distribution with additional atoms ``m x d_c`` of weight 0, without repeats.
 
         For example, the exact Wasserstein ball moves mass between atoms only. If the candidates are
@@ -200,11 +202,11 @@ class ContextDistribution:
         weights = torch.cat([self.weights, self.weights.new_zeros(len(points) - self.num_points)])
         return replace(self, points=points, weights=weights)
 
-    def with_indices(self, indices: Sequence[int] | None) -> Self:
+    def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
         """A copy with other `indices`."""
         return replace(self, indices=indices)
 
-    def with_lipschitz_points(self, points: Tensor | None) -> Self:
+    def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
         """A copy with other `lipschitz_points`. Denser points make the bound more reliable."""
         return replace(self, lipschitz_points=points)
 
@@ -229,7 +231,7 @@ class ContextDistribution:
 
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Self:
+    ) -> ContextDistribution:
         """A copy in another dtype or on another device; ``self`` if nothing changes."""
         like = self.points.new_empty(0).to(device=device, dtype=dtype)
         if like.dtype == self.points.dtype and like.device == self.points.device:

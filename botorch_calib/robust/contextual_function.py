@@ -1,5 +1,7 @@
 """`ContextualFunction`: the interface of functions that ambiguity sets evaluate."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """Joint inputs ``z = (x, c)`` of decisions and contexts, in the column order of a model."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch

@@ -9,6 +9,8 @@ default: functions that the paper minimises have ``negate=True``. A normal distr
 clipped to an interval has atoms at both ends, which all expectations include.
 """
 
+from __future__ import annotations
+
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

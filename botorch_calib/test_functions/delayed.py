@@ -4,6 +4,8 @@ As in [Verma2022]_, section 2, the value of an evaluation started at time ``s`` 
 available at time ``t``, in iterations or seconds, if and only if ``s + d <= t``.
 """
 
+from __future__ import annotations
+
 import heapq
 import math
 from abc import ABC, abstractmethod

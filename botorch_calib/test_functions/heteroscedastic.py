@@ -4,6 +4,8 @@ A Gaussian process with one noise level is overconfident where the noise is larg
 underconfident where it is small. Both problems are *maximised* by default.
 """
 
+from __future__ import annotations
+
 import math
 from abc import abstractmethod
 

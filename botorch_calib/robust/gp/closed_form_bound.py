@@ -5,6 +5,8 @@ a Gaussian process. Without calibration the bonus ``h`` is ``sqrt(beta v)``. Wit
 the bound of the calibrated distribution of a process with mean 0 and variance ``v``.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from itertools import product

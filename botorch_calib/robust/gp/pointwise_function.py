@@ -1,5 +1,7 @@
 """`PointwiseFunction`: differentiates any function of decisions and contexts by autograd."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Store posteriors of exact Gaussian processes with a stationary radial kernel as a few tensors."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from operator import attrgetter
 from types import NoneType

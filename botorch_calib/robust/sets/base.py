@@ -1,5 +1,7 @@
 """Base classes of ambiguity sets: `AmbiguitySet`, and `Ball` for sets with a radius."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from copy import copy

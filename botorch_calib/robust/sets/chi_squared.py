@@ -1,5 +1,7 @@
 """The ball in chi-squared divergence."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

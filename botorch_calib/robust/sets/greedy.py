@@ -1,5 +1,7 @@
 """Sets whose worst case moves mass from atom to atom, in the order of the values."""
 
+from __future__ import annotations
+
 from numbers import Real
 
 import torch

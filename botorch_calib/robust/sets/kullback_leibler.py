@@ -1,5 +1,7 @@
 """The ball in Kullback-Leibler divergence."""
 
+from __future__ import annotations
+
 import math
 
 import torch

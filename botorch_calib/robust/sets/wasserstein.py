@@ -1,5 +1,7 @@
 """Wasserstein balls of order 1."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -94,7 +96,7 @@ class _Plan(NamedTuple):
     mean: Tensor  # mean of the function after the move, b x 1
     cost: Tensor  # cost of the transport, b x 1
 
-    def replaced(self, other: "_Plan", rows: Tensor) -> "_Plan":
+    def replaced(self, other: _Plan, rows: Tensor) -> _Plan:
         """Return the plan with rows of ``other`` where the mask ``rows``, ``b x 1``, is True."""
         return _Plan(*(torch.where(rows, new, old) for new, old in zip(other, self, strict=True)))
 
