@@ -10,11 +10,16 @@ from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
 from botorch_calib.robust.joint_inputs import join_contexts
-from botorch_calib.robust.sets.base import AmbiguitySet, RadiusSchedule
-from botorch_calib.robust.sets.chi_squared import ChiSquaredBall
-from botorch_calib.robust.sets.greedy import ConditionalValueAtRisk, TotalVariationBall, WorstCase
-from botorch_calib.robust.sets.kullback_leibler import KLBall
-from botorch_calib.robust.sets.wasserstein import WassersteinBall
+from botorch_calib.robust.sets import (
+    AmbiguitySet,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    KLBall,
+    RadiusSchedule,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+)
 
 __all__ = [
     "AmbiguitySet",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -71,7 +71,7 @@ class ContextDistribution:
             if len(indices) != width or len(set(indices)) != width:
                 raise InputDataError(f"`indices` must be {width} different columns, got {indices}.")
         if others is not None:
-            check_contexts("lipschitz_points", others, width)
+            check_inputs("lipschitz_points", check_contexts("lipschitz_points", others), width)
             others = others.detach().to(points).clone()
         vars(self).update(
             points=points.clone(), weights=weights, indices=indices, lipschitz_points=others
@@ -178,7 +178,8 @@ class ContextDistribution:
         num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
         draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
         edge = 0.5**32  # draws are multiples of 2^-30, and the normal quantile at 0 is infinite
-        points = check_finite("icdf", icdf(draws.clamp(edge, 1 - edge)))
+        points = icdf(draws.clamp(edge, 1 - edge))
+        points = check_finite("icdf", check_tensor("icdf", points))
         if points.dim() != 2 or len(points) != num_points:
             raise BotorchTensorDimensionError(
                 f"`icdf` must return {num_points} x d_c contexts, got {tuple(points.shape)}."
@@ -203,11 +204,11 @@ class ContextDistribution:
         return replace(self, points=points, weights=weights)
 
     def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
-        """A copy with other `indices`."""
+        """A copy with the given `indices`."""
         return replace(self, indices=indices)
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
-        """A copy with other `lipschitz_points`. Denser points make the bound more reliable."""
+        """A copy with the given `lipschitz_points`. Denser points make the bound more reliable."""
         return replace(self, lipschitz_points=points)
 
     @property
@@ -275,9 +276,9 @@ def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistributi
     return ContextDistribution.empirical(check_contexts("contexts", contexts))
 
 
-def check_contexts(name: str, contexts: Tensor, num_dims: int | None = None) -> Tensor:
+def check_contexts(name: str, contexts: Tensor) -> Tensor:
     """Return ``contexts`` if they are a nonempty, finite floating-point matrix ``n x d_c``."""
-    if not check_inputs(name, contexts, num_dims).dtype.is_floating_point:
+    if not check_inputs(name, contexts).dtype.is_floating_point:
         raise InputDataError(f"`{name}` must be floating-point, got {contexts.dtype}.")
     if contexts.numel() == 0:
         raise InputDataError(f"`{name}` is empty: its shape is {tuple(contexts.shape)}.")

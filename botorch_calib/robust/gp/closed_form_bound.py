@@ -145,20 +145,23 @@ class ClosedFormConfidenceBound(ContextualFunction):
     def _at_pairs(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values ``b x M`` and gradients ``b x M x d`` (``b x M x 0`` without ``gradients``)."""
         split, gp = self._split, self.gp
-        X, contexts = X.to(gp.origin), contexts.to(gp.origin)
-        pairs = X.unsqueeze(1).expand(-1, len(contexts), -1), contexts.expand(len(X), -1, -1)
+        sides = X.to(gp.origin), contexts.to(gp.origin)
+        pairs = sides[0].unsqueeze(1).expand(-1, len(contexts), -1), sides[1].expand(len(X), -1, -1)
         points = torch.cat(pairs, dim=-1)
-        scaled_X = (X - gp.origin[:split]) * gp.slope[:split]
-        scaled_contexts = (contexts - gp.origin[split:]) * gp.slope[split:]
-        values, variance, by_mean, by_variance = self._moments(scaled_X, scaled_contexts, gradients)
+        parts = slice(split), slice(split, None)
+        scaled = [
+            (side - gp.origin[part]) * gp.slope[part]
+            for side, part in zip(sides, parts, strict=True)
+        ]
+        values, variance, by_mean, by_variance = self._moments(scaled[0], scaled[1], gradients)
         if not gradients:
             return values + self._bonus(variance, points), by_mean
         bonus, slope, by_points = self._bonus_with_slopes(variance, points)
         factor = slope * (variance > gp.least_variance)
         sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
         gradient, total = sums[..., :-1], sums[..., -1:]
-        gradient[..., :split].addcmul_(scaled_X.unsqueeze(1) * self._unit[:split], total)
-        gradient[..., split:].addcmul_(scaled_contexts * self._unit[split:], total)
+        gradient[..., :split].addcmul_(scaled[0].unsqueeze(1) * self._unit[:split], total)
+        gradient[..., split:].addcmul_(scaled[1] * self._unit[split:], total)
         return values.add_(bonus), gradient if by_points is None else gradient.add_(by_points)
 
     def _moments(

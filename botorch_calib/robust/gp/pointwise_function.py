@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from botorch.exceptions import UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from botorch_calib.models.process import raw_train_inputs
-from botorch_calib.models.radial_kernels import LEAST_SQUARE
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -20,6 +19,8 @@ from botorch_calib.robust.joint_inputs import Columns
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
 # Number of covariances between pairs and observations per evaluation, within these limits
 _CHUNK_ELEMENTS = 2**18
+# Lower limit of squared distances, the same as in GPyTorch
+_LEAST_SQUARE = 1e-30
 # Steps and factors of the central difference of fourth order. The truncation error is of order h^4
 # and the rounding error of order eps / h; the two balance at the step h = eps^(1/5).
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
@@ -62,7 +63,7 @@ class _TwiceDifferentiable(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.cdist and len(args) == 2 and kwargs.get("p", 2.0) == 2.0:
             differences = args[0].unsqueeze(-2) - args[1].unsqueeze(-3)
-            return differences.square().sum(dim=-1).clamp_min(LEAST_SQUARE).sqrt()
+            return differences.square().sum(dim=-1).clamp_min(_LEAST_SQUARE).sqrt()
         return func(*args, **kwargs)
 
 
@@ -133,7 +134,10 @@ class PointwiseFunction(ContextualFunction):
         return self._differences_along(x, c, self.scale.to(c))
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``m`` of gradients in contexts, and their derivatives ``m x d_x`` by autograd."""
+        """Norms ``m`` of gradients with respect to contexts, and derivatives ``m x d_x`` of norms.
+
+        The derivatives are with respect to decisions, and are computed by autograd.
+        """
         with torch.enable_grad(), _TwiceDifferentiable():
             x, c = x.detach().requires_grad_(), c.detach().requires_grad_()
             values = self._values(self.columns.join(x, c).unsqueeze(-2))

@@ -7,7 +7,7 @@ from operator import attrgetter
 from types import NoneType
 
 import torch
-from botorch.exceptions import UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import ChainedInputTransform, Normalize, Standardize
 from botorch.models.transforms.input import AffineInputTransform, InputStandardize

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import (

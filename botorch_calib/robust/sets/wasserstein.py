@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions import UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_one_of
