@@ -1,4 +1,4 @@
-"""Results come back as they are kept, from both files, whatever interrupted the writing."""
+"""Stored results are read from both files, even if their writing was interrupted."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_round_trip_through_both_files(store: ResultStore, results: list[Result]
     for one, two in zip(again, held_before, strict=True):
         assert (one.seed, one.regret_by_outcome) == (two.seed, two.regret_by_outcome)
         assert one.extras == two.extras and one.config == two.config
-    # What runs add counts before the archive.
+    # Results of runs take precedence over the archive.
     store.add(suite, replace(results[0], regret_by_outcome=[7.0] * 4))
     assert store.collect(suite)[0]["small_noisy_ackley"]["random"][0].regret_by_outcome == [7.0] * 4
 
