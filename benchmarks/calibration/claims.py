@@ -66,7 +66,7 @@ class JudgedReplicate(SequentialReplicate):
         super().judge(model)
         objective = self.problem.build
         if model is None or not self.by_mean or not isinstance(objective, NoisyLandscape):
-            raise TypeError("Statements are judged of a model and a landscape with noise.")
+            raise TypeError("Claims are tested for a model and a landscape with noise.")
         self.extras["spread"] = [objective.landscape.spread()]
         for name, X in (("outcome_covered", self.X), ("outcome_covered_in_box", self.space())):
             self.extras[name] = [outcome_coverage(model, X, objective).mean().item()]

@@ -254,7 +254,7 @@ class TailReplicate(SequentialReplicate):
     def exceedance(self, model: Model | None, X: Tensor, level: Tensor) -> Tensor:
         """The stated probabilities ``n`` that values at ``n x d`` points exceed a level."""
         if model is None:
-            raise TypeError("Statements are judged of a model.")
+            raise TypeError("The method must have a model.")
         if isinstance(self.strategy, TailStrategy):
             return self.strategy.exceedance(model, X, level)
         # Each point is a batch, since only marginals are needed.

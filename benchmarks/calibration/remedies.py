@@ -63,7 +63,7 @@ class RemediedStrategy(AcquisitionStrategy):
         super().__post_init__()
         reported = self.problem.surrogate
         if self.remedy is None or not isinstance(reported, ReportedErrors):
-            raise ValueError("A remedy is needed, and a problem with reported errors.")
+            raise ValueError("`remedy` is missing, or the problem has no reported errors.")
         self.surrogate = self.remedy(reported)
 
     def update_gp(self, X: Tensor, Y: Tensor) -> SingleTaskGP:

@@ -66,9 +66,11 @@ class DelayedAcquisition:
 
     def __post_init__(self) -> None:
         if self.acquisition not in ACQUISITIONS:
-            raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
+            raise ValueError(
+                f"`acquisition` must be one of {ACQUISITIONS}, got {self.acquisition!r}."
+            )
         if self.censor_at not in ("least", "worst"):
-            raise ValueError(f"Nothing is censored at {self.censor_at!r}.")
+            raise ValueError(f"`censor_at` must be 'least' or 'worst', got {self.censor_at!r}.")
 
     def start(self, task: DelayedTask, bounds: Tensor) -> DelayedAcquisitionStrategy:
         """The strategy of one replicate on inputs in ``bounds``, ``2 x d``."""

@@ -35,7 +35,11 @@ def build_parser() -> argparse.ArgumentParser:
     """The command-line parser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}"
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        metavar="PART",
+        help=f"only these parts: {', '.join(PARTS)}",
     )
     parser.add_argument("--seeds", type=int, default=6, help="repetitions of each method")
     parser.add_argument(

@@ -132,7 +132,7 @@ def test_an_interrupted_first_write_leaves_no_file_without_a_header(
 def test_other_files_are_refused(store: ResultStore, results: list[Result]) -> None:
     store.add(SMOKE, results[0])
     store.archive(SMOKE)
-    with pytest.raises(StoredResultsError, match="other things"):
+    with pytest.raises(StoredResultsError, match="other data"):
         store.archive(replace(SMOKE, archive=Condensation(fields={"y": EXACT})))
     changed = replace(SMOKE, problems=(replace(SMOKE.problems[0], num_evaluations=9),))
     assert store.collect(changed) == ({}, 1)
