@@ -1,4 +1,4 @@
-"""Benchmarks: problems times methods times seeds, one resumable result file for each.
+"""Benchmarks: suites run each method on each problem with each seed, and can be resumed.
 
-The README beside this file says where things are.
+The README in this folder describes the files.
 """

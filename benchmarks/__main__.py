@@ -18,7 +18,7 @@ from benchmarks.suites import SUITES, get_suite
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command-line parser; ``call`` is what a command does."""
+    """The command-line parser; ``call`` of its result runs the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     listed = commands.add_parser("list", help="list suites, problems and methods")
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     report.add_argument("--figures", type=Path, default=FIGURES_DIR, metavar="FOLDER")
     report.add_argument(
-        "--without", nargs="+", default=(), metavar="METHOD", help="that have not been run"
+        "--without", nargs="+", default=(), metavar="METHOD", help="leave out methods"
     )
 
     archive = commands.add_parser("archive", help="add results to the committed archive")
@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     perf.add_argument("--device", default="cpu", help="cpu or cuda")
     perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
     perf.add_argument(
-        "--only", nargs="+", metavar="PART", help="only comparisons with this in their name"
+        "--only", nargs="+", metavar="PART", help="only comparisons whose name contains PART"
     )
 
     support = commands.add_parser("support", help="test which models are supported, write tables")
@@ -72,7 +72,7 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=ARCHIVES_DIR,
         metavar="FOLDER",
-        help="of archives, whose results count as finished",
+        help="folder of archives; replicates in them are not run again",
     )
 
 
@@ -94,7 +94,7 @@ def restrict(
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Run a suite; 1 if anything failed."""
+    """Run a suite; the exit status is 1 if a replicate failed."""
     suite = get_suite(args.suite)
     if suite.protocol is not None:
         protocol = ExperimentProtocol.load(suite.protocol)

@@ -1,4 +1,4 @@
-"""The registry of suites, which the rooms define: `calibration`, `decisions`, `delay`, `robust`."""
+"""The registry of the suites in `calibration`, `decisions`, `delay` and `robust`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.robust import suites as robust
 
 
 def by_name(suites: Iterable[Suite[Any, Any]]) -> dict[str, Suite[Any, Any]]:
-    """Suites by their names, which must differ: results are kept under them."""
+    """Suites by name. Names have to be unique, since they name the files of results."""
     found: dict[str, Suite[Any, Any]] = {}
     for suite in suites:
         if suite.name in found:

@@ -51,7 +51,7 @@ def envelope(strengths, size=2.0, divergence=1.0):
 
 
 def shot(inputs):
-    """Measured in one shot: the beam that comes in differs from shot to shot."""
+    """The outcomes of one shot; the incoming beam differs between shots."""
     size, divergence = (2.0, 1.0) * rng.lognormal(0, 0.06, 2)
     _, widths = envelope((inputs["first"], -inputs["second"]), size, divergence)
     return {"log_spot": np.log10(widths[-1].mean()), "log_widest": np.log10(widths.max())}

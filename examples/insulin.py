@@ -95,7 +95,7 @@ def process(X, Y, mean, scale, noise):
 
 
 def campaign(num_days, is_limited):
-    """Choose a setting for each day; the one to stop at, and the outcomes of all days."""
+    """Choose a setting for each day; return the final setting and the outcomes of all days."""
     rng = np.random.default_rng(1)
     steps = torch.linspace(0, 1, 31, dtype=torch.double)
     choices = torch.cartesian_prod(steps, steps)

@@ -46,7 +46,7 @@ num_before = int((returns.index < "2008-01-01").sum())  # two years from 2006 en
 
 
 def wealth(x, rows):
-    """What 1 becomes, by the share in stocks and that of technology in it; rebalanced monthly."""
+    """Growth of 1, by the share in stocks and the part of technology in it, rebalanced monthly."""
     in_stocks, technology = x.tolist()
     growth = returns.to_numpy()[rows] @ np.array([1 - technology, technology])
     return np.cumprod(1 + in_stocks * growth)

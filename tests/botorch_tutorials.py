@@ -23,8 +23,8 @@ def value_and_gradient(acquisition: Any, X: Tensor) -> tuple[Tensor, Tensor]:
 class PathSampler(NormalMCSampler):
     """Draws the same paths of a Gaussian process with and without calibration.
 
-    A number belongs to a point's place and an outcome. A calibrated posterior has a second one
-    beside each, for the noise, which does not count where nothing is corrected.
+    Each base sample depends only on the index of the point and on the outcome. A calibrated
+    posterior has a second base sample for the noise, which has no effect if nothing is corrected.
     """
 
     def __init__(self, num: int = 32, seed: int = 0) -> None:

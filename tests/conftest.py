@@ -40,9 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def leave_kernel() -> None:
     """Have BoTorch compute log hypervolume improvement by PyTorch, as without a compiler.
 
-    On first use it compiles a kernel for that, which takes a minute and leaves a lock if a time
-    limit ends it: later processes wait for it forever. tests/slow/test_compiled_kernel.py is of
-    the kernel.
+    BoTorch compiles a kernel for this on first use, which takes a minute. If a time limit ends the
+    compilation, a lock remains, for which later processes wait forever.
+    tests/slow/test_compiled_kernel.py tests the kernel.
     """
     if hasattr(logei, "_load_attempted"):  # a private name
         logei._load_attempted = True
@@ -82,7 +82,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     Most tests seed their own draws, but BoTorch's searches use the global generator.
     """
-    # Not 0, with which tests draw their data: the next draws would be the same points.
+    # Not 0, which is the seed of test data: later draws would give the same points.
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
@@ -90,9 +90,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def select_for_device(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On another device, select contracts and marked tests; other tests have oracles on the CPU.
+    """Select contracts and marked tests on another device; other tests have oracles on the CPU.
 
-    On the CPU, select one case of each test about another device, to show that it runs.
+    On the CPU, select one case of each test about another device, to check that it runs.
     """
     selected: dict[bool, list[pytest.Item]] = {True: [], False: []}
     seen: set[str] = set()
@@ -137,7 +137,7 @@ def default_device(request: pytest.FixtureRequest, device: torch.device) -> Iter
 
 @pytest.fixture(autouse=True, scope="session")
 def heed_interrupts() -> Iterator[None]:
-    """Heed SIGINT, which tests send, but which a shell's background processes ignore."""
+    """Let SIGINT interrupt the tests that send it, also in a shell's background process."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

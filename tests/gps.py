@@ -27,7 +27,7 @@ X_LOW, X_RANGE, Y_MEAN, Y_SCALE = -5.0, 10.0, 30.0, 7.0
 
 
 def make_data(num: int = 12, transforms: bool = False, seed: int = 3) -> tuple[Tensor, ...]:
-    """``X`` (``num x 2``), ``Y`` and ``Yvar`` (``num x 1``), far from standard on demand."""
+    """``X`` (``num x 2``), ``Y`` and ``Yvar`` (``num x 1``), raw data with ``transforms``."""
     generator = torch.Generator().manual_seed(seed)
     X = uniform(num, 2, generator=generator)
     Y = (6 * X).sin().sum(dim=-1, keepdim=True)
@@ -129,7 +129,7 @@ def dense_posterior(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``f`` at ``X_new`` given any number of data, by dense algebra.
 
-    Everything is in the transformed space; shapes are ``n x d``, ``n``, ``n`` and ``k x d``.
+    Arguments are in the transformed space, with shapes ``n x d``, ``n``, ``n`` and ``k x d``.
     """
     scale = X.new_tensor(LENGTHSCALES)
 
@@ -159,7 +159,7 @@ def predicted(gp: Any, index: int, kept: list[int]) -> tuple[Any, Tensor]:
 
 
 class GaussianLaw(NoCalibration):
-    """Corrects nothing, and counts its updates."""
+    """A calibrator that corrects nothing and counts its updates."""
 
     count = 0
 
@@ -173,7 +173,7 @@ class GaussianLaw(NoCalibration):
 
 
 def far_from_gaussian(alpha: float = 0.3, task: float | None = None) -> LocalizedConformal:
-    """A calibrator whose distribution differs clearly from the normal one, and from point to point.
+    """A calibrator with distributions far from normal, which depend on the point.
 
     With ``task`` its inputs have a task feature, of that value, in the last column.
     """

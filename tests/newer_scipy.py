@@ -9,7 +9,7 @@ from botorch.generation import gen
 
 
 def search_by_scipy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have SciPy search from now on; the numbers of variables of its problems, as they come."""
+    """Let SciPy search from now on; return the growing list of its numbers of variables."""
     sizes: list[int] = []
     minimize = gen.minimize_with_timeout
 

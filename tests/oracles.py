@@ -1,7 +1,7 @@
 """Slow and simple references: quadrature of a piecewise distribution against Gaussian noise.
 
-Nothing here uses the package's formulas. A distribution is read from its public attributes
-(knots, masses, flags, scale); each piece is normalised by the same rule that integrates it.
+The references do not use the package's formulas. They read a distribution from its public
+attributes (knots, masses, flags, scale), and use the same quadrature to normalise each piece.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 Array = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-# Distances from each center at which panels end: a factor of 2 apart, so that
-# whatever scale the integrand has there, some panels resolve it.
+# Distances from each center at which panels end. They differ by factors of 2, so that some panels
+# resolve the integrand at any scale.
 _DISTANCES = 2.0 ** np.arange(-44, 13)
 
 
@@ -46,7 +46,7 @@ def unbatched(predictive: PiecewisePredictive) -> list[Pieces]:
 
 
 def log_h(t: Array) -> Array:
-    """``log(phi(t) + t Phi(t))``; the tests of normal functions hold it against mpmath."""
+    """``log(phi(t) + t Phi(t))``, which tests of normal functions compare with mpmath."""
     low = np.minimum(t, -1e-30)
     mills = np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
     y = 1 / np.square(np.minimum(low, -25.0))
@@ -155,7 +155,7 @@ def log_density(pieces: Pieces, x: float) -> float:
 def exponential_excess(pieces: Pieces, ratio: float, x: float, slope: float) -> float:
     """``log E(exp(slope (z + ratio eps)) - exp(slope x))+``; ``x`` may be minus infinity.
 
-    Given ``z`` it is the price of a call option on a log-normal number [Black and Scholes 1973].
+    Given ``z`` this is the price of a call option on a log-normal number [Black and Scholes 1973].
     """
     at = x if math.isfinite(x) else 0.0
     panels = list(_panels(pieces, ratio or 1.0, at))

@@ -26,14 +26,14 @@ KINDS = [
     "truncated",
     "open",
 ]
-# For tests that take long: these kinds cover the code of the others, which are slow cases.
+# Kinds for long tests. They cover the code of the other kinds, which are slow cases.
 SOME_KINDS = mostly_slow(
     KINDS, ["gaussian", "conformal", "stretched", "recalibrated", "truncated", "open"]
 )
 
 
 def from_pits(levels: Tensor, thresholds: Tensor, max_width: float = 8.0) -> PiecewisePredictive:
-    """The recalibrated distribution with quantiles at thresholds on the scale of the PIT."""
+    """The recalibrated distribution whose thresholds are PITs."""
     knots = GaussianScore(max_width).knots(thresholds)
     return PiecewisePredictive.recalibrated(levels, knots, max_width=max_width)
 

@@ -59,7 +59,7 @@ def read_sources(package: Path) -> list[Source]:
 
 
 def parents(name: str) -> list[str]:
-    """The packages that hold a module, the top-level one left out: every import loads that."""
+    """The packages that contain a module, without the top-level package, which is always loaded."""
     parts = name.split(".")
     return [".".join(parts[:i]) for i in range(2, len(parts))]
 
@@ -80,7 +80,7 @@ def imported_names(source: Source) -> list[str]:
 
 
 def import_graph(sources: list[Source]) -> Graph:
-    """Edges from each module to the package's modules that importing it loads."""
+    """Edges from each module to the package's modules that its import loads."""
     modules = {source.name for source in sources}
     graph: Graph = {name: set() for name in modules}
     for source in sources:
@@ -90,7 +90,7 @@ def import_graph(sources: list[Source]) -> Graph:
                 target = target.rpartition(".")[0]
             if target not in modules:
                 continue
-            # Importing a.b.c runs a.b first, unless the importer lies in a.b itself.
+            # Importing a.b.c runs a.b first, unless the importer is in a.b itself.
             implied = {p for p in parents(target) if not f"{source.name}.".startswith(f"{p}.")}
             graph[source.name] |= {target} | (implied & modules)
         graph[source.name].discard(source.name)
@@ -98,7 +98,7 @@ def import_graph(sources: list[Source]) -> Graph:
 
 
 def component(name: str) -> str:
-    """The part of the package a module belongs to: the name below the top, "" for the top."""
+    """The part of the package to which a module belongs: the name below the top, "" for the top."""
     return [*name.split("."), ""][1]
 
 
@@ -135,9 +135,9 @@ def is_allowed(source: str, target: str) -> bool:
     if target == SEARCH:
         return source not in SIDE and CHAIN.index(source) >= CHAIN.index("acquisition")
     if source in SIDE:
-        # They may use models, and nothing that chooses queries.
+        # They may use models, but nothing that chooses queries.
         return target in SIDE or CHAIN.index(target) < CHAIN.index("diagnostics")
-    # Nothing more is asked of an import of `ledger` or `robust` than that no cycle arises.
+    # An import of `ledger` or `robust` must not make a cycle, and has no other restriction.
     return target in SIDE or CHAIN.index(target) < CHAIN.index(source)
 
 

@@ -79,8 +79,8 @@ def several(num_outputs: int = 2, **options: Any) -> ModelListGP:
     return ModelListGP(*(SingleTaskGP(X, column, **options) for column in columns)).eval()
 
 
-# Fantasies are observations. Where there is noise, a plain and a calibrated model draw it from
-# other base samples, so here there is next to none, and values agree up to its deviation.
+# Fantasies are observations. Plain and calibrated models draw their noise from different base
+# samples. The noise is therefore tiny here, and values agree up to its standard deviation.
 QUIET: dict[str, Any] = {"train_Yvar": torch.full((N, 1), 2e-6, **DOUBLE)}
 NEARLY = 1e-2
 
@@ -92,7 +92,7 @@ def calibrated(model: Model, calibrator: Any) -> Any:
 
 
 def check(model: Model, make: Callable[[Any], Acquisition], X: Tensor) -> None:
-    """Values and gradients are the plain model's where nothing is corrected."""
+    """Values and gradients are those of the plain model if nothing is corrected."""
     expected = value_and_gradient(make(model), X)
     uncorrected = value_and_gradient(make(calibrated(model, NoCalibration())), X)
     for value, own in zip(uncorrected, expected, strict=True):
@@ -105,10 +105,11 @@ def check(model: Model, make: Callable[[Any], Acquisition], X: Tensor) -> None:
 
 
 def check_fantasies(model: Model, make: Callable[[Any], Acquisition], X: Tensor) -> None:
-    """Values are the plain model's, and gradients those of the values.
+    """Values agree with the plain model, and gradients with difference quotients.
 
-    By default GPyTorch leaves out a part of the gradient by points that a model was conditioned on,
-    the first of each batch here, so the plain model's gradients are no oracle there.
+    By default GPyTorch leaves out a part of the gradient with respect to points on which a model
+    was conditioned, here the first of each batch. The plain model's gradients are therefore no
+    oracle.
     """
     values, _ = value_and_gradient(make(model), X)
     for calibrator in (NoCalibration(), LocalizedConformal(0.2, step_size=0.2)):
@@ -139,7 +140,7 @@ def noisy_improvement(model: Any, **options: Any) -> Acquisition:
 
 
 def hypervolume_improvement(model: Any, **options: Any) -> Acquisition:
-    """With the calibrated models' own class where their roots are kept."""
+    """The function of plain models, or the class of calibrated models that caches their roots."""
     kind: type[qLogNoisyExpectedHypervolumeImprovement] = qLogNoisyExpectedHypervolumeImprovement
     if isinstance(model, CalibratedModelList) and not options:
         kind = qLogCalibratedNoisyExpectedHypervolumeImprovement
@@ -226,7 +227,7 @@ def test_values_and_gradients(name: str) -> None:
 
 
 def test_risk_under_perturbed_inputs() -> None:
-    """The set of perturbations is exchanged before the acquisition function is made."""
+    """The set of perturbations is replaced before the acquisition function is made."""
     generator = torch.Generator().manual_seed(2)
     perturbations = [0.1 * torch.randn(4, 2, generator=generator, **DOUBLE) for _ in range(2)]
     gp = single(input_transform=InputPerturbation(perturbations[0]))

@@ -1,9 +1,9 @@
 """The parts of the package compose: calibrators, delays, robustness, and BoTorch's own functions.
 
-Each part is held against oracles by tests of its own. Here combinations are held against what they
-must have in common: a calibrator that corrects nothing gives BoTorch's numbers, samples agree with
-closed forms, a list of one model with that model, an ambiguity set of radius 0 with the
-expectation; pending points change the value, copies do not.
+Other tests compare each part with oracles. Here combinations have to satisfy common rules: a
+calibrator that corrects nothing gives BoTorch's numbers, samples agree with closed forms, a list of
+one model with the model, and an ambiguity set of radius 0 with the expectation; pending points
+change the value, copies do not.
 """
 
 from __future__ import annotations

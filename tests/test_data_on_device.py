@@ -1,7 +1,7 @@
 """Data are on a device that is not the default one, as in a user's session with a GPU.
 
 Each path is run on the CPU and, with ``--device``, on that device, with the same hyperparameters or
-the same seeds, so that what is computed can be compared.
+the same seeds, so that results can be compared.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def data(device: torch.device, num: int = NUM) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fitted(bounds: Tensor, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> SingleTaskGP:
-    """A GP with set hyperparameters, in place of a fitted one."""
+    """A GP with set hyperparameters, instead of a fit."""
     gp = SingleTaskGP(
         X,
         Y,
@@ -157,7 +157,7 @@ def calibrated(device: torch.device, **kwargs: Any) -> CalibratedModel:
 
 
 def acquisition_on(device: torch.device, name: str) -> Any:
-    """An acquisition function built on a device that was the default then, but not now."""
+    """An acquisition function that was built while its device was the default."""
     with device:
         return ACQUISITIONS[name]()
 
@@ -291,7 +291,7 @@ def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device
 
 @pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
 def test_proposer_with_its_own_model(strategy: str, device: torch.device) -> None:
-    """On the bounds' device, repeatable, and without any effect on the random state."""
+    """Proposals are on the device of the bounds, repeatable, and do not change the random state."""
     search = SearchSettings(num_restarts=2, raw_samples=8)
 
     def propose(ledger: FeedbackLedger) -> Tensor:

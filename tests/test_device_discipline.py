@@ -1,7 +1,7 @@
 """No tensor is created on the default device or read back from it; the tests need no GPU.
 
 Objects are built on the CPU. They are evaluated while PyTorch's default device is ``meta``, whose
-tensors hold no numbers: one that is made without a device is an error, at once.
+tensors have no values: creating a tensor without a device raises an error at once.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
         lambda: OnlineQuantileTracker([0.2, 0.7], 0.05, scale=1.0, lengthscale=0.5)
     ),
 }
-# These functions iterate, for a number of steps that depends on the values.
+# Functions that iterate, with a number of steps that depends on values.
 ITERATIVE = ("WassersteinBall",)
-# A worst case that is found by iteration.
+# Functions with a worst case that is found by iteration.
 ITERATED = ("RobustAcquisition",)
 
 
@@ -245,9 +245,9 @@ class _AsUsual(TorchDispatchMode):
 
 
 class _NothingWithoutDevice(TorchDispatchMode):
-    """Raises where an operation gives a tensor on ``meta``, the default device.
+    """Raises if an operation returns a tensor on ``meta``, the default device.
 
-    Left alone, some operations on it and a tensor of the CPU would go on with garbage.
+    Otherwise some operations on this tensor and a CPU tensor would continue with garbage.
     """
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
@@ -260,7 +260,7 @@ class _NothingWithoutDevice(TorchDispatchMode):
 
 @contextmanager
 def nothing_without_device() -> Iterator[None]:
-    """Make the default device one without numbers, and its use an error."""
+    """Make ``meta`` the default device, and its use an error."""
     forget_constants()
     try:
         with torch.device("meta"), _NothingWithoutDevice():
@@ -281,7 +281,7 @@ def decisions_of(function: AcquisitionFunction) -> Tensor:
 
 
 def exported(module: Any, base: type) -> set[str]:
-    """Names of the classes that a module exports and that can be made."""
+    """Names of the classes that a module exports, except abstract classes."""
     known = {name: getattr(module, name) for name in module.__all__}
     return {
         name
@@ -307,7 +307,7 @@ def test_every_class_is_covered(module, base, covered, abstract) -> None:
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_acquisition_functions(name, device) -> None:
-    # Under a dispatch mode torch uses other branches of derivatives, which round differently.
+    # A dispatch mode makes torch use other branches of derivatives, which round differently.
     with torch.device("cpu"), _AsUsual():
         function = ACQUISITIONS[name]()
         expected = value_and_gradient(function, decisions_of(function))
@@ -319,7 +319,7 @@ def test_acquisition_functions(name, device) -> None:
     assert gradient.device.type == device.type
     if device.type == "cpu":
         assert torch.equal(gradient, expected)
-    elif not name.startswith("DelayedThompsonSampling"):  # a device draws other numbers
+    elif not name.startswith("DelayedThompsonSampling"):  # devices draw different numbers
         assert_close(gradient.cpu(), expected, rtol=1e-5, atol=1e-7)
 
 
@@ -358,7 +358,7 @@ def test_learners(name, device) -> None:
 
 
 def own_host_reads(function: AcquisitionFunction) -> int:
-    """How often an evaluation waits for the device, once its caches are filled."""
+    """The number of waits for the device in an evaluation with filled caches."""
     points = here(decisions_of(function))
     value_and_gradient(function, points)
     return count_operations(lambda: value_and_gradient(function, points)).own_host_reads
@@ -366,7 +366,7 @@ def own_host_reads(function: AcquisitionFunction) -> int:
 
 @pytest.mark.parametrize("name", [name for name in ACQUISITIONS if name not in ITERATED])
 def test_acquisition_functions_read_nothing_back(name) -> None:
-    # A closed form is built for each call, and reads the condition of its covariance once.
+    # A closed form is built in each call, and reads the condition number of its covariance once.
     closed_form = "ConfidenceBound" in name and name.startswith(("Robust", "Wasserstein"))
     assert own_host_reads(ACQUISITIONS[name]()) <= int(closed_form)
 

@@ -38,7 +38,7 @@ PUBLIC_MODULES = (
     "robust",
     "test_functions",
 )
-# A page that needs an extra, and the module to look for.
+# Pages that need an extra, and the module that shows whether it is installed.
 EXTRAS = {
     "guides/ax.md": "ax",
     "guides/baybe.md": "baybe",
@@ -77,7 +77,7 @@ def documented() -> list[str]:
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_is_in_the_reference(module: str, documented: list[str]) -> None:
-    """A name is listed under its path, or the same object under another path."""
+    """Each name is listed under its path, or its object under another path."""
     path = f"botorch_calib.{module}".rstrip(".")
     entries = {name.rpartition(".")[2]: name for name in documented}
     missing = [
@@ -92,13 +92,13 @@ def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
     assert len(documented) > 80
     assert len(set(documented)) == len(documented)
     for name in documented:
-        if ".integrations." not in name:  # these need their extra
+        if ".integrations." not in name:  # integrations need their extra
             load(name)
 
 
 @pytest.mark.parametrize("file", sorted((DOCS / "inventories").iterdir()), ids=lambda f: f.stem)
 def test_names_of_other_libraries_exist(file: Path) -> None:
-    """Those that the site links to, each with one page; `make links` opens the pages."""
+    """The names to which the site links, each with one page; `make links` opens the pages."""
     pytest.importorskip(file.stem)
     header, _, _, *lines = file.read_text(encoding="utf-8").splitlines()
     assert header == "# Sphinx inventory version 1"
@@ -112,7 +112,7 @@ def test_names_of_other_libraries_exist(file: Path) -> None:
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in EXTRAS:
         pytest.importorskip(EXTRAS[page])
-    monkeypatch.chdir(tmp_path)  # where ledgers are made
+    monkeypatch.chdir(tmp_path)  # the folder of ledgers
     run_blocks(DOCS / page)
 
 

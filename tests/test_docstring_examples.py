@@ -19,7 +19,7 @@ EXAMPLES = examples()
 PUBLIC = {path.rpartition(".")[2]: path for path in documented_names(DOCS / "api")}
 EXTRAS = {"ax": "ax", "optuna": "optuna_integration", "xopt": "xopt", "baybe": "baybe"}
 
-# What nobody makes without the entry behind the colon, whose example has it.
+# Entries that users only get from the entry after the colon, whose example shows them.
 SHOWN_BY = {
     "Arrival": "DelayedProblem",
     "CalibrationReport": "report_from_pits",
@@ -30,12 +30,12 @@ SHOWN_BY = {
     "LedgerSummary": "AsynchronousOptimizer",
     "Trial": "FeedbackLedger",
 }
-# Their subclasses have examples.
+# Interfaces, whose subclasses have examples.
 INTERFACES = (
     "Calibrator ContextualFunction ContextualProblem DelayDistribution HeteroscedasticNoise "
     "OutcomeMap QuantileLearner Score Prediction"
 ).split()
-# What generation strategies of Ax and a bound are made of, out of the user's sight.
+# Internal parts of Ax's generation strategies and of a bound.
 PARTS = (
     "CertifiedPoints CertifyingAdapter CertifyingGenerators ClosedFormConfidenceBound "
     "ConstrainedClosedForm PendingAwareModel ReplayedModel SampledSums"

@@ -1,7 +1,7 @@
-"""Formulas of the papers as printed, beside what the package computes: the slips, one by one.
+"""Errors in printed formulas of the papers, each compared with the package's computation.
 
-Others are checked where they belong: that learned quantiles may cross (OCBO, Lemma 4) in
-`tests.calibration.test_recalibration`, and where the sum of eq. 2 on delays starts in
+Two errors are tested elsewhere: learned quantiles may cross (OCBO, Lemma 4) in
+`tests.calibration.test_recalibration`, and the start of the sum in eq. 2 on delays in
 `tests.acquisition.test_delayed`.
 """
 
@@ -37,7 +37,7 @@ AT = np.array([-1.5, 0.2, 1.1, 3.0])
 
 
 def locbo_density(f: np.ndarray, slip: str | None = None) -> np.ndarray:
-    """LOCBO eq. 46 at ``f``, with one slip as printed and all others corrected."""
+    """LOCBO eq. 46 at ``f``, with one printed error and all others corrected."""
     a = VARIANCE / (VARIANCE + NOISE)
     total, given_y = VARIANCE + NOISE, a * NOISE  # variances of y, and of f given y
     half_width = -norm.ppf(THRESHOLD / 2) * math.sqrt(total)
@@ -75,7 +75,7 @@ def calibrated_density() -> np.ndarray:
 
 
 def test_density_of_the_objective_is_eq_46_corrected():
-    """LOCBO eq. 46 without its slips, which is the integral of eq. 30 over eq. 29."""
+    """LOCBO eq. 46 without its errors is the integral of eq. 30 over eq. 29."""
     assert locbo_density(AT) == pytest.approx(calibrated_density(), rel=1e-11)
     a, total = VARIANCE / (VARIANCE + NOISE), VARIANCE + NOISE
     half_width = -norm.ppf(THRESHOLD / 2) * math.sqrt(total)
@@ -108,7 +108,7 @@ def test_each_slip_of_eq_46_matters(slip: str):
 
 
 def test_score_of_eq_26_is_one_of_conformity():
-    """LOCBO eq. 25 keeps what conforms, ``s >= lambda``; scores lie in [0, 1], not [0, 2]."""
+    """LOCBO eq. 25 keeps conforming values, ``s >= lambda``; scores are in [0, 1], not [0, 2]."""
     score, z = GaussianScore(), torch.linspace(-3.0, 3.0, 601, dtype=torch.double)
     scores = score.two_sided(z)
     assert scores.max() == 1.0 and scores.argmax() == 300  # at no residual at all
@@ -131,7 +131,7 @@ def play(level: float, move, num: int = 4000) -> float:
 
 
 def test_update_of_eq_21_has_another_level():
-    """LOCBO eq. 21, ``R - eta (p - 1{miss})``, goes to coverage ``1 - p``, against its eq. 22."""
+    """LOCBO eq. 21, ``R - eta (p - 1{miss})``, has the coverage ``1 - p``, unlike its eq. 22."""
     assert play(0.2, lambda p, hit: -(p - (1.0 - hit))) == pytest.approx(0.8, abs=0.02)
     assert play(0.2, lambda p, hit: p - hit) == pytest.approx(0.2, abs=0.02)
     tracker = OnlineQuantileTracker([0.2], step_size=0.05, initial=[0.5])
@@ -141,13 +141,13 @@ def test_update_of_eq_21_has_another_level():
 
 
 def test_running_sum_of_ocbo_has_the_wrong_sign():
-    """``q_t = sum_s eta (o_s - p)`` as printed runs away: all hits, or none."""
+    """The printed ``q_t = sum_s eta (o_s - p)`` diverges: all outcomes are hits, or none."""
     share = play(0.2, lambda p, hit: hit - p)
     assert min(share, 1.0 - share) < 0.02
 
 
 def test_regulariser_of_ocbo_is_centred_at_the_level():
-    """``q^2 / (2 eta)`` has its minimum, where every quantile then starts, at 0."""
+    """The minimum of ``q^2 / (2 eta)`` is at 0, where every quantile would start."""
     levels = [0.05, 0.5, 0.9]
     tracker = OnlineQuantileTracker(levels, step_size=0.1)
     start = tracker.threshold(torch.zeros(1, 1, dtype=torch.double))[0]

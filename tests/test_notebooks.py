@@ -1,6 +1,6 @@
 """The committed notebooks of tutorials and examples are their scripts, executed.
 
-`make tutorials` executes a script whose outputs may have changed; no test can tell.
+No test checks the outputs; `make tutorials` executes scripts whose outputs may have changed.
 """
 
 import re
@@ -20,7 +20,7 @@ NOTEBOOKS = [script.with_suffix(".ipynb") for script in SCRIPTS]
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_notebook_has_the_cells_of_its_script(script: Path) -> None:
-    """If not: `make tutorials`, or `jupytext --update --to ipynb` after a change of the text."""
+    """If not, run `make tutorials`; after a change of text, `jupytext --update --to ipynb`."""
     written, executed = (
         [
             (cell.cell_type, cell.source, cell.metadata.get("tags"), cell.metadata.get("mystnb"))

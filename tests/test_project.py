@@ -1,4 +1,4 @@
-"""What states a version or a dependency agrees with `pyproject.toml`."""
+"""Versions and dependencies in other files agree with `pyproject.toml`."""
 
 import re
 
@@ -27,7 +27,7 @@ def test_the_recipe_asks_for_the_same_packages() -> None:
 
 
 def test_the_page_of_versions_is_current() -> None:
-    """If not: `make versions`, in an environment in which the tests pass."""
+    """If not, run `make versions` in an environment in which the tests pass."""
     text = versions.PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\w-]+) \| ([\d.]*) \| ([\d.]+) \|$", text, flags=re.M)
     assert {name: least for name, least, _ in rows} == versions.oldest()

@@ -36,7 +36,7 @@ def test_after():
 
 
 def test_hanging_tests_fail_by_name(tmp_path: Path) -> None:
-    """A child keeps the pipe to xdist open while a `with` block waits; a fixture never ends."""
+    """One child keeps the pipe to xdist open while a `with` block waits; one fixture never ends."""
     pytest.importorskip("xdist")
     (tmp_path / "test_hanging.py").write_text(HANGING)
     plugins = ["-p", "tests.timeouts", "-p", "no:cacheprovider"]

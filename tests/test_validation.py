@@ -1,4 +1,4 @@
-"""Checks of arguments: what passes is returned, what does not is named."""
+"""Checks of arguments: valid arguments are returned, errors name invalid ones."""
 
 import math
 
@@ -75,7 +75,7 @@ NUMBERS = [check_limit, check_number, check_nonnegative, check_open_unit, check_
 
 @pytest.mark.parametrize("check", NUMBERS)
 def test_numbers(check):
-    """One rule for all of them: no string, even if it reads as a number, and no boolean."""
+    """One rule for all numbers: no string, even if it contains a number, and no boolean."""
     assert check("level", np.float32(0.5)) == 0.5 and type(check("level", np.float32(0.5))) is float
     for value in ("0.5", True, [0.5], 0.5j, math.nan, torch.tensor([0.5, 0.5])):
         with pytest.raises(InputDataError, match="`level` must be a"):
@@ -83,7 +83,7 @@ def test_numbers(check):
 
 
 def test_integers_need_no_other_model():
-    """Data in integers are no remedy, as those in single precision would be."""
+    """The error suggests to refit the model for single precision, but not for integers."""
     for dtype, is_remedy in ((torch.int64, False), (torch.float32, True)):
         with pytest.raises(InputDataError, match=r"pass `X.to\(torch.float64\)`") as error:
             check_precision("X", torch.zeros(1, dtype=dtype), torch.float64)
@@ -91,7 +91,7 @@ def test_integers_need_no_other_model():
 
 
 def calls_with_flags(flag):
-    """Calls by the name of their flag."""
+    """Calls by the name of the flag."""
     gp, X = make_gp(), torch.rand(2, 2, dtype=torch.double)
     Y, box = X[:, :1], torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
     model = CalibratedModel(gp, OnlineConformal(0.2), denoise=False)

@@ -1,6 +1,6 @@
-"""Callers within ``torch.no_grad``: searches work, and nothing that is kept lacks its graph.
+"""Calls within ``torch.no_grad``: searches work, and results can be differentiated later.
 
-Not within ``inference_mode``, whose tensors PyTorch refuses in any later graph, as in BoTorch.
+``inference_mode`` is not supported, as in BoTorch: later graphs refuse its tensors.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_a_first_evaluation_spoils_no_later_gradient(name: str) -> None:
 @pytest.mark.parametrize("make", [make_gp, calibrated])
 @pytest.mark.parametrize("kind", [DelayedThompsonSampling, DelayedUpperConfidenceBound])
 def test_what_is_made_can_be_differentiated_later(make: Any, kind: Any) -> None:
-    """With pending points of the model, and further ones."""
+    """Objects with pending points of the model, and with further pending points."""
 
     def made(mode: Any) -> Any:
         model = pending(make())
@@ -119,7 +119,7 @@ def test_what_is_made_can_be_differentiated_later(make: Any, kind: Any) -> None:
 
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
 def test_what_is_learned_can_be_differentiated_later(calibrator: Calibrator) -> None:
-    """Replayed and observed in such a mode, from data made in it."""
+    """Data are made, replayed and observed within ``no_grad``."""
 
     def learned(mode: Any) -> CalibratedModel:
         gp = make_gp()
@@ -157,7 +157,7 @@ def search(constrained: bool, bounds: Tensor, acqf: AcquisitionFunction, limit: 
 
 @pytest.mark.parametrize("constrained", [False, True])
 def test_searches_climb(constrained: bool) -> None:
-    """They end where they end otherwise, up to their tolerance, also with bounds made there."""
+    """Results are as without ``no_grad``, up to the tolerance, also with bounds made within it."""
     width, make = ACQUISITIONS["improvement" if constrained else "wasserstein"]
     corner = [[0.0] * width, [1.0] * width]
     acqf, limit = make(), ChanceConstraint.from_history(make_gp(), upper=0.8)

@@ -1,9 +1,9 @@
 """A test that hangs ends its process: xdist reports it by name and continues in another process.
 
-A plugin of pytest-timeout, whose own ways do not suffice. Its signal raises in the main thread:
-it cannot end compiled code, and a test that leaves a ``with`` block of an executor waits there for
-ever. Its thread exits, but what it prints is lost under xdist, and a forked child of the test keeps
-the pipe open by which xdist would notice.
+A plugin of pytest-timeout, whose methods do not suffice. Its method "signal" raises in the main
+thread: it cannot end compiled code, and a test that leaves a ``with`` block of an executor waits
+there forever. Its method "thread" ends the process, but xdist loses its output, and a forked child
+of the test keeps open the pipe by which xdist would notice.
 """
 
 import faulthandler
@@ -41,7 +41,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
-    """Stop the clock of a test: it has ended, or failed and may now be looked at in a debugger."""
+    """Stop the clock of a test that has ended, or has failed and may be in a debugger."""
     faulthandler.cancel_dump_traceback_later()
     if TIMER in item.stash:
         item.stash[TIMER].cancel()
@@ -50,7 +50,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Start the clock again, since the leftovers of a failed test may hang here."""
+    """Start the clock again, since the teardown of a failed test may hang."""
     if TIMER in item.stash:
         item.stash[TIMER].cancel()
         start_clock(item)
@@ -77,7 +77,7 @@ def end_process(name: str, seconds: float, stderr: int) -> None:
     os.write(stderr, f"\n{name} took more than {seconds:g} s. Its threads:\n".encode())
     faulthandler.dump_traceback(file=stderr)
     children = list(children_of(os.getpid()))
-    # From here on no other thread runs: a test that has waited for a child would pass.
+    # No other thread runs from here: a test that waits for a child would pass.
     sys.setswitchinterval(GRACE)
     for child in children:
         try:

@@ -1,6 +1,7 @@
-"""What suites compare with: conformal Bayesian optimization, OCBO as published, the MMD ball.
+"""Competing methods: conformal Bayesian optimization, OCBO as published, the MMD ball.
 
-* ``weighted_conformal.py`` and ``density_ratio.py``: the calibrator, and its weights.
+* ``weighted_conformal.py`` and ``density_ratio.py``: the calibrator of conformal Bayesian
+  optimization, and its weights.
 * ``recalibrated_cdf.py``: the calibrator of OCBO's experiments.
 * ``mmd_ball.py`` and ``simplex_in_ellipsoid.py``: the ambiguity set, and its solver.
 """

@@ -1,4 +1,4 @@
-"""Where an acquisition function would query next, and the density of that over past inputs'."""
+"""Samples of the next query, and the ratio of its density to the density of past queries."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from torch import Tensor
 from torch.nn import Module
 
-# The largest logarithm of a ratio: quadratic functions extrapolate badly.
+# The largest logarithm of a ratio, since quadratic functions extrapolate badly.
 _LARGEST_LOG = math.log(100.0)
 
 
 class ClassifierDensityRatio(Module):
-    r"""Ratio ``p'(x) / p(x)`` of two densities, by classifying samples of both.
+    r"""Ratio ``p'(x) / p(x)`` of two densities, from a classifier of their samples.
 
-    Where both classes weigh the same, the logarithm of the ratio is the log-odds that a point
-    is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). They are fitted as a
-    quadratic function by penalised logistic regression, which is exact for two Gaussian
-    distributions. The ratio is held between 1 / 100 and 100.
+    If both classes have the same weight, the logarithm of the ratio is the log-odds that a point
+    is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). The log-odds are fitted as
+    a quadratic function by penalised logistic regression, which is exact for two Gaussian
+    distributions. The ratio is clipped to [1 / 100, 100].
 
     Args:
         X_past: Samples of ``p``, ``n x d``, in the base model's transformed input space.
@@ -39,9 +39,9 @@ class ClassifierDensityRatio(Module):
     def __init__(self, X_past: Tensor, X_proposal: Tensor) -> None:
         super().__init__()
         sizes, dim = [len(X_past), len(X_proposal)], X_past.shape[-1]
-        # Both classes get the weight of the smaller one: the prior odds are then 1.
+        # Both classes have the weight of the smaller one, so that the prior odds are 1.
         weights = np.repeat([min(sizes) / size for size in sizes], sizes)
-        # Terms are standardised as well, so that the penalty does not depend on units.
+        # The terms are standardised, so that the penalty does not depend on units.
         inputs, terms = StandardScaler(), StandardScaler()
         u = torch.cat([X_past, X_proposal]).detach().double().cpu().numpy()
         u = inputs.fit_transform(u, sample_weight=weights)
@@ -49,7 +49,7 @@ class ClassifierDensityRatio(Module):
         u = terms.fit_transform(u, sample_weight=weights)
         model = LogisticRegression(solver="newton-cholesky", tol=1e-10, max_iter=1000)
         model.fit(u, np.repeat([0, 1], sizes), sample_weight=weights)
-        # Back from standardised terms: the slopes are divided, the constant takes up the means.
+        # Convert the coefficients from standardised terms to the original terms.
         slopes = model.coef_[0] / terms.scale_
         quadratic = np.zeros((dim, dim))
         quadratic[np.triu_indices(dim)] = slopes[dim:]
@@ -78,9 +78,9 @@ def proposal_samples(
 
     The next query is a maximizer and has no density. Conformal Bayesian optimization replaces it
     by a distribution that favors large acquisition values, and draws from it by Langevin dynamics
-    (Stanton, Maddox and Wilson 2023). Here it is 1024 Sobol points of the box ``2 x d`` with
-    probabilities proportional to ``exp(Z)``, where ``Z`` are their standardized acquisition values,
-    as in BoTorch's ``initialize_q_batch``, but drawn with replacement.
+    (Stanton, Maddox and Wilson 2023). This function draws with replacement from 1024 Sobol points
+    of the box ``2 x d``. Their probabilities are proportional to ``exp(Z)`` for the standardized
+    acquisition values ``Z``, as in BoTorch's ``initialize_q_batch``.
     """
     points = draw_sobol_samples(bounds, n=1024, q=1, seed=seed)
     values = acq_function(points).double()

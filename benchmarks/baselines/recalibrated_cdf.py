@@ -1,4 +1,4 @@
-"""`RecalibratedCdf`: the recalibration that experiments with OCBO ran, by regression on PITs."""
+"""`RecalibratedCdf`: the recalibration of OCBO's experiments, by regression on PITs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import Tensor
 from botorch_calib.calibration.base import Calibrator, check_residuals
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Of residuals: farther out, scikit-learn takes probabilities for 0 or 1.
+# Residuals are clipped here: farther out, scikit-learn treats probabilities as 0 or 1.
 MAX_WIDTH = 7.0
 
-# Maps probabilities, increasing, and their shares to nodes in (0, 1) and values there.
+# Maps increasing probabilities and their shares to nodes in (0, 1) and the values at the nodes.
 Regression = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -32,12 +32,12 @@ def isotonic(probabilities: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray,
 def gaussian_process(
     probabilities: np.ndarray, shares: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of a Gaussian process at 19 levels, made to increase."""
+    """The mean of a Gaussian process at 19 levels, made monotone."""
     kernel = ConstantKernel() * RBF(0.3) + WhiteKernel(0.01)
     process = GaussianProcessRegressor(kernel, normalize_y=True)
     nodes = np.arange(1, 20) / 20
     with warnings.catch_warnings():
-        # Few points often leave a hyperparameter at its bound.
+        # With few points a hyperparameter often ends at its bound.
         warnings.simplefilter("ignore", ConvergenceWarning)
         process.fit(probabilities[:, None], shares)
     return nodes, np.maximum.accumulate(process.predict(nodes[:, None]).clip(0.0, 1.0))
@@ -47,20 +47,20 @@ class RecalibratedCdf(Calibrator):
     r"""The distribution function ``R(F(y))`` of an observation [Deshpande2024, Algorithms 1 and 4].
 
     ``F`` is the model's distribution function, and ``R`` a regression of ``|{s: F_s <= p}| / N`` on
-    ``p = F_t`` over a calibration set of ``N`` forecasts and outcomes. Between nodes, and towards
-    (0, 0) and (1, 1) outside of them, ``R`` is linear, so that the distribution of a standardised
-    observation consists of truncated normal pieces. The shares are increasing, so that isotonic
-    regression keeps them: ``R`` is the empirical distribution function of the PITs, interpolated.
+    ``p = F_t`` over a calibration set of ``N`` forecasts and outcomes. ``R`` is linear between
+    nodes, and from the outer nodes to (0, 0) and (1, 1), so that the distribution of a standardised
+    observation consists of truncated normal pieces. Isotonic regression does not change the shares,
+    which increase: ``R`` is the interpolated empirical distribution function of the PITs.
 
-    Algorithm 4 names eq. 11, which states quantiles of the PITs, where the experiments name
+    Algorithm 4 refers to eq. 11, which states quantiles of the PITs, whereas the experiments use
     regressions (table 4). Without regularizer and linearization both agree, up to interpolation.
 
-    The paper minimises. Its ``R`` keeps the mass ``1 / N`` below the least PIT, on the side of an
-    improvement, and none above the greatest. Here everything is maximised: PITs are those of
-    ``-y``.
+    The paper minimises. Its ``R`` has the mass ``1 / N`` below the smallest PIT, where
+    improvements are, and none above the largest PIT. Here everything is maximised, so PITs are
+    computed from ``-y``.
 
     Args:
-        regression: Fits ``R``.
+        regression: The function that fits ``R``.
     """
 
     max_width = MAX_WIDTH
@@ -81,7 +81,7 @@ class RecalibratedCdf(Calibrator):
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """Fit anew, with further members of the calibration set in any order."""
+        """Add members to the calibration set, in any order, and fit again."""
         check_residuals(X, z)
         stated = self.predictive(X)
         self.residuals = torch.cat([self.residuals, z.to(self.residuals)])

@@ -1,4 +1,4 @@
-"""Ackley's function: with noise that grows outwards, from one-sided points; and a small problem."""
+"""Ackley's function with noise that grows away from the optimum, and a small problem for tests."""
 
 from __future__ import annotations
 

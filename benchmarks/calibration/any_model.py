@@ -1,22 +1,22 @@
 """Forecasts by six kinds of model, before and after calibration: suite `any_model`.
 
-What is run; what is compared, and on which seeds, is in ``benchmarks/protocols/any_model.md``:
+The comparisons and seeds are in ``benchmarks/protocols/any_model.md``. A run has these steps:
 
-* Problems: those of `misspecified`, with their initial points and 40 evaluations.
-* The points are scrambled Sobol points, the same ones for all models: nothing is optimized.
-* Before each of the last 20 evaluations, a model that has been told all outcomes before states a
-  distribution of the next one: as it is (``plain``), with `LocalizedConformal` at 80 %
+* The problems are the problems of `misspecified`, with their initial points and 40 evaluations.
+* The points are scrambled Sobol points, the same for all models. Nothing is optimized.
+* Before each of the last 20 evaluations, a model that knows all earlier outcomes states the
+  distribution of the next outcome: uncalibrated (``plain``), with `LocalizedConformal` at 80 %
   (``localized``) and with `QuantileRecalibrator` (``recalibrated``), both at their defaults.
-* Models are fitted before every fifth evaluation. Gaussian processes, ensembles of them included,
-  then replay their own history, without the initial points, by `CalibratedModel.from_history`; in
-  between `CalibratedModel.observe` conditions them, which is the same as a replay with these
-  hyperparameters. Ensembles of trees and networks can do neither: their calibrators are carried
-  from outcome to outcome, from the first evaluation on, and between fits they do not learn.
+* Models are fitted before every fifth evaluation. Gaussian processes, including ensembles of
+  Gaussian processes, then replay their history without the initial points
+  (`CalibratedModel.from_history`). Between fits, `CalibratedModel.observe` conditions them, which
+  equals a replay with the same hyperparameters. Ensembles of trees and networks can do neither:
+  their calibrators learn from each outcome once, and the models do not change between fits.
 * The loss of a forecast is the mean of twice the pinball loss over the levels 0.05, 0.1, 0.2, ...,
-  0.9 and 0.95, which stands for the CRPS.
+  0.9 and 0.95, which approximates the CRPS.
 
-A kind of model is a `Forecaster`. A prior-fitted network is none of them: its weights are not
-shipped with any package, and have to be fetched from the network.
+Each kind of model is a `Forecaster`. Prior-fitted networks are left out, since no package contains
+their weights.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from botorch_calib.calibration import (
 )
 from botorch_calib.models import NoisyEnsemble
 
-# Steps from one fit to the next, where a fit is not cheap.
+# Number of steps between fits, for models whose fit is not cheap.
 EVERY = 5
 
-# Outcomes by whose forecasts models are judged.
+# Number of outcomes, the last ones, whose forecasts are evaluated.
 NUM_JUDGED = 20
 
-# Quantiles that the loss is of; 80 % intervals end at the second one and at the last but one.
+# Levels of the loss. The second and the last but one are the ends of 80 % intervals.
 LOSS_LEVELS = torch.tensor([0.05, *(j / 10 for j in range(1, 10)), 0.95], dtype=torch.double)
 
 STATEMENTS: dict[str, Callable[[], Calibrator]] = {
@@ -76,7 +76,7 @@ class Forecaster(Protocol):
         """Whether a model can predict its own past data one step ahead, and be conditioned."""
 
     def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
-        """The outcomes that it is told, which may have other units or signs."""
+        """The outcomes to which it is fitted, which may have other units or signs."""
         return Y
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
@@ -85,7 +85,7 @@ class Forecaster(Protocol):
 
 @dataclass(frozen=True)
 class GivenProcess(Forecaster):
-    """The Gaussian process of suite `misspecified`, some of whose hyperparameters are wrong."""
+    """The Gaussian process of suite `misspecified`, which is misspecified on purpose."""
 
     replays: bool = True
 
@@ -103,10 +103,10 @@ class DefaultProcess(GivenProcess):
 
 @dataclass(frozen=True)
 class LogProcess(GivenProcess):
-    """``SingleTaskGP`` with BoTorch's priors of the logarithm of a loss, fitted.
+    """``SingleTaskGP`` with BoTorch's priors, fitted to the logarithm of a loss.
 
-    The loss is the distance to the maximum, plus one standard deviation of the function, so that
-    little of the noise makes it negative. Where it does, a hundredth of that stands in its place.
+    The loss is the distance to the maximum plus one standard deviation of the function, so that
+    noise seldom makes it negative. Losses are at least a hundredth of this standard deviation.
     """
 
     def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
@@ -134,15 +134,15 @@ def unit_cube(problem: Problem) -> Normalize:
 
 
 def fitted(gp: SingleTaskGP) -> SingleTaskGP:
-    """The process, its hyperparameters at their posterior mode."""
+    """The process with its hyperparameters at their posterior mode."""
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return gp
 
 
 class ScaledEnsemble(EnsembleModel):
-    """Members that see points of the unit cube.
+    """An ensemble whose members receive points of the unit cube.
 
-    An ``input_transform`` would have BoTorch warn that there are no training inputs to transform.
+    With an ``input_transform`` BoTorch would warn that there are no training inputs to transform.
     """
 
     num_outputs = 1
@@ -173,7 +173,7 @@ class TreesModel(ScaledEnsemble):
 
 @dataclass(frozen=True)
 class Trees(Forecaster):
-    """A random forest; its noise is the error out of bag."""
+    """A random forest, whose noise variance is the out-of-bag error."""
 
     num_trees: int = 30
     replays: bool = False
@@ -189,7 +189,7 @@ class Trees(Forecaster):
 
 
 class NetworksModel(ScaledEnsemble):
-    """Networks with two hidden layers of hyperbolic tangents, side by side."""
+    """Networks with two hidden layers of hyperbolic tangents, as a batch."""
 
     def __init__(self, num: int, width: int, scaling: Normalize, standard: Standardize) -> None:
         super().__init__(scaling)
@@ -217,8 +217,8 @@ class NetworksModel(ScaledEnsemble):
 class Networks(Forecaster):
     """A deep ensemble, trained by Adam with weight decay.
 
-    Each network learns from all outcomes but its own share; the mean square of all errors at
-    outcomes that have not been learned from is the noise variance.
+    Each network learns from all outcomes except its own share. The noise variance is the mean
+    squared error at the outcomes from which a network has not learned.
     """
 
     num: int = 5
@@ -250,7 +250,7 @@ class Networks(Forecaster):
 
 @dataclass
 class ForecastStrategy:
-    """Sobol points, and what a kind of model states of the outcome there.
+    """Sobol points, and the forecasts of their outcomes by a kind of model.
 
     Args:
         problem: The problem.
@@ -282,7 +282,7 @@ class ForecastStrategy:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the forecast of this step counts."""
+        """Whether the forecast of this step is evaluated."""
         return self.step >= self.problem.num_evaluations - NUM_JUDGED
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
@@ -290,9 +290,9 @@ class ForecastStrategy:
 
     @torch.no_grad()
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Of each stated distribution the PIT, the width of the 80 % interval and the loss.
+        """The PIT, the width of the 80 % interval and the loss of each stated distribution.
 
-        Then all learn from the outcome; processes are conditioned on it.
+        Then the calibrators learn from the outcome, and processes are conditioned on it.
         """
         y = self.forecaster.outcomes(y, self.problem)
         found = {}
@@ -332,7 +332,7 @@ def methods() -> tuple[Method, ...]:
     )
 
 
-# PITs are compared with levels of three decimals.
+# PITs are compared with levels that have three decimals.
 ARCHIVED = Condensation(
     fields={"fit_seconds": average(), "acquisition_seconds": average()},
     extras={f"pit_{name}": ceiling(3) for name in STATEMENTS},

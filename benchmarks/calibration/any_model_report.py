@@ -1,4 +1,4 @@
-"""The report of suite `any_model`: what calibration changes for each kind of model."""
+"""The report of suite `any_model`: effects of calibration on each kind of model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.framework.replicate_result import (
 )
 from benchmarks.framework.suite import Suite
 
-# Of central intervals.
+# Levels of central intervals.
 LEVELS = tuple(round(0.5 + 0.05 * j, 2) for j in range(10))
 PLAIN, PRIMARY, SECONDARY = "plain", "recalibrated", "localized"
 
@@ -37,8 +37,8 @@ class Coverage:
     """The share of a run's outcomes inside the central intervals of a statement.
 
     Args:
-        statement: See `STATEMENTS`.
-        level: That of the intervals.
+        statement: One of `STATEMENTS`.
+        level: The level of the intervals.
     """
 
     statement: str
@@ -52,10 +52,10 @@ class Coverage:
 
 @dataclass(frozen=True)
 class CentralError:
-    """The mean distance of a run's coverage to what is stated, over `LEVELS`.
+    """The mean distance of a run's coverage to the stated coverage, over `LEVELS`.
 
     Args:
-        statement: See `STATEMENTS`.
+        statement: One of `STATEMENTS`.
     """
 
     statement: str
@@ -70,7 +70,7 @@ class LogMean:
     """The natural logarithm of the mean of a record.
 
     Args:
-        name: Of the record.
+        name: The name of the record.
     """
 
     name: str
@@ -85,7 +85,7 @@ def _means(runs: Sequence[Sequence[Result]], score: Score) -> list[float]:
 
 
 def error_of_chance(count: int) -> float:
-    """The `CentralError` that ``count`` outcomes have on average if what is stated is true."""
+    """The mean `CentralError` of ``count`` outcomes if the stated distribution is true."""
     hits = np.arange(count + 1)
     gaps = [stats.binom.pmf(hits, count, p) @ np.abs(hits / count - p) for p in LEVELS]
     return float(np.mean(gaps))
@@ -93,7 +93,7 @@ def error_of_chance(count: int) -> float:
 
 @dataclass(frozen=True)
 class AnyModelReport:
-    """Each kind of model, calibrated, compared with itself as it is.
+    """Each kind of model, compared with and without calibration.
 
     Args:
         cases: The problems of each case, over which a seed's values are averaged.
@@ -160,7 +160,7 @@ class AnyModelReport:
         return table(header, body)
 
     def _over_problems(self, every: Sequence[ByMethod]) -> list[str]:
-        """Means with intervals over problems, each of them the mean over its seeds."""
+        """Means over problems with intervals; each problem counts with the mean over its seeds."""
         body = []
         for method in self.methods:
             runs = [by_method.get(method, []) for by_method in every]
@@ -185,7 +185,7 @@ class AnyModelReport:
         return table(header, body)
 
     def _by_case_table(self, collected: Collected, score: type, form: str) -> list[str]:
-        """Means with intervals, a row for each model and statement and a column for each case."""
+        """Means with intervals: a row for each model and statement, and a column for each case."""
         cases = cases_of(self.cases, collected)
         body = []
         for method in self.methods:

@@ -1,4 +1,4 @@
-"""The report of the suites on OCBO as published: areas under regret curves, compared."""
+"""The report of the suites on OCBO as published, which compares areas under regret curves."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Area:
     """The area under a run's curve of regret, in units of its problem's mean initial regret.
 
     Args:
-        units: The unit by problem.
+        units: The unit of each problem.
     """
 
     units: Mapping[str, float]
 
     @classmethod
     def of(cls, collected: Collected, baseline: str) -> Area:
-        """In the units of the baseline's runs."""
+        """The score in units of the baseline's runs."""
         return cls(
             {
                 problem: float(np.mean([_curve(result)[0] for result in by_method[baseline]]))
@@ -56,7 +56,7 @@ class AreaReport:
     Args:
         subject: The method whose comparisons with the baseline are primary.
         groups: The problems of each group, over which a seed's values are averaged.
-        published: By problem the published areas, calibrated and uncalibrated.
+        published: The published areas of each problem, calibrated and uncalibrated.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""A report without comparisons, of suites that have no protocol: regret and calibration."""
+"""A report of regret and calibration for suites without a protocol, hence without comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.framework.plots import regret_figure
 from benchmarks.framework.replicate_result import Collected, Score
 from benchmarks.framework.suite import Suite
 
-# What is shown of the runs of a method on a problem; a dash where it is not recorded.
+# The scores in the table; a dash replaces a score that is not recorded.
 SCORES: dict[str, Score] = {
     "regret": lambda result: result.regret_by_outcome[-1],
     "miscoverage": metrics.miscoverage,

@@ -1,10 +1,10 @@
-"""What the model says of the objective at the end of a run, tested against the truth.
+"""Claims of the model at the end of a run, tested against the true objective.
 
-Beside the coverage of the objective, which all runs record: the coverage of new outcomes, and
-claims of superiority. A model claims that the recommended point, the one with the largest
-posterior mean, is better than another evaluated one if it gives this a probability of at least
-90 %. For calibrated models everything about the objective is judged a second time with the excess
-of spread attributed to the objective, see `CalibratedPosterior`.
+All runs record the coverage of the objective. This module adds the coverage of new outcomes and
+claims of superiority. The recommended point is the evaluated point with the largest posterior mean.
+A model claims that it is better than another evaluated point if the model gives this a probability
+of at least 90 %. For calibrated models, all records about the objective are made a second time with
+the excess of spread attributed to the objective (see `CalibratedPosterior`).
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from benchmarks.framework.stored_results import (
 from benchmarks.framework.strategies import within_interval
 from botorch_calib import CalibratedModel
 
-# Number of a random stream, see `framework.replicate`. Never renumber.
+# Number of a random stream, which must not change, see `framework.replicate`.
 JUDGE = 40
 NUM_SAMPLES = 4096
 
-# Probability from which on superiority is claimed.
+# The smallest probability at which superiority is claimed.
 CLAIM = 0.9
 
-# Ending of the records of calibrated models with the excess attributed to the objective.
+# Suffix of records for which the excess of spread is attributed to the objective.
 EXCESS = "_excess"
 
 
 def replicate(problem: Problem, method: Method, seed: int) -> Result:
-    """Run ``method`` on ``problem`` and judge its last model."""
+    """Run ``method`` on ``problem`` and test the claims of its last model."""
     return JudgedReplicate(problem, method, seed).run()
 
 
 class JudgedReplicate(SequentialReplicate):
-    """Ordinary sequential optimization of a landscape with Gaussian noise, judged at the end."""
+    """Sequential optimization of a landscape with Gaussian noise, whose last model is tested."""
 
     def judge(self, model: Model | None) -> None:
-        """Record the coverage of new outcomes and claims of superiority, beside what all record.
+        """Record the coverage of new outcomes and claims of superiority as further extras.
 
-        The extras, of one entry unless said otherwise: the ``spread`` of the objective over the
-        box; the mean probability that a new outcome lies in its stated interval,
-        ``outcome_covered`` at the points visited and ``outcome_covered_in_box``; with one entry
-        for each point visited, ``None`` for the recommended one, the ``superiority`` of the
-        recommended one that was stated, whether that is a claim (``claimed``), and whether it is
-        truly ``better``.
+        Extras with one entry: the ``spread`` of the objective over the box; the mean probability
+        that a new outcome lies in its stated interval, at the evaluated points
+        (``outcome_covered``) and in the box (``outcome_covered_in_box``). Extras with one entry for
+        each evaluated point (``None`` for the recommended point): the stated probability that the
+        recommended point is better (``superiority``), whether this is a claim (``claimed``), and
+        whether the recommended point is truly ``better``.
         """
         super().judge(model)
         objective = self.problem.build
         if model is None or not self.by_mean or not isinstance(objective, NoisyLandscape):
-            raise TypeError("Statements are judged of a model and a landscape with noise.")
+            raise TypeError("Claims are tested for a model and a landscape with noise.")
         self.extras["spread"] = [objective.landscape.spread()]
         for name, X in (("outcome_covered", self.X), ("outcome_covered_in_box", self.space())):
             self.extras[name] = [outcome_coverage(model, X, objective).mean().item()]
@@ -88,7 +88,7 @@ class JudgedReplicate(SequentialReplicate):
 
 
 def statements(model: Model) -> dict[str, Model]:
-    """The models whose statements about the objective are judged, by the ending of the records."""
+    """The models whose statements about the objective are tested, by the suffix of the records."""
     if not isinstance(model, CalibratedModel):
         return {"": model}
     return {"": model, EXCESS: CalibratedModel(model.model, model.calibrator, excess="objective")}
@@ -96,12 +96,12 @@ def statements(model: Model) -> dict[str, Model]:
 
 @torch.no_grad()
 def outcome_coverage(model: Model, X: Tensor, objective: NoisyLandscape) -> Tensor:
-    """The probability ``n`` of a new outcome at ``n x d`` points in its stated interval.
+    """The true probability that the stated interval contains a new outcome.
 
-    Under the true distribution of the outcome, without drawing any.
+    It is computed from the true distribution, without draws: ``n`` values for ``n x d`` points.
     """
     tails = torch.tensor([ALPHA / 2, 1 - ALPHA / 2], dtype=X.dtype)
-    # One point a batch: only marginals are needed.
+    # Each point is a batch, since only marginals are needed.
     bounds = model.posterior(X.unsqueeze(-2), observation_noise=True).quantile(tails).flatten(1)
     truth = torch.distributions.Normal(objective.landscape(X), noise_deviation(objective, X))
     lower, upper = truth.cdf(bounds.T).unbind(-1)
@@ -110,28 +110,28 @@ def outcome_coverage(model: Model, X: Tensor, objective: NoisyLandscape) -> Tens
 
 @torch.no_grad()
 def superiority(model: Model, X: Tensor, index: int) -> Tensor:
-    """The probabilities ``n`` that the point ``index`` of ``n x d`` is better than each.
+    """The stated probabilities ``n`` that point ``index`` of ``n x d`` is better than each point.
 
-    From joint samples: their standard error is 0.005 at a probability of 90 %.
+    They come from joint samples. Their standard error is 0.005 at a probability of 90 %.
     """
     samples = model.posterior(X).rsample(torch.Size([NUM_SAMPLES])).squeeze(-1)
     return (samples[:, index, None] > samples).double().mean(dim=0)
 
 
 def _but(index: int, values: Tensor) -> list[float | None]:
-    """Values by point, without that of one point."""
+    """The values of all points except one, which becomes ``None``."""
     return [None if i == index else v for i, v in enumerate(values.double().tolist())]
 
 
-# ------------------------------------------------------------ what a run is judged by
+# ------------------------------------------------------------ scores
 
 
 @dataclass(frozen=True)
 class Share:
-    """The mean of a record, NaN where a run does not have it.
+    """The mean of a record; NaN if a run does not have it.
 
     Args:
-        name: Of the record.
+        name: The name of the record.
     """
 
     name: str
@@ -145,14 +145,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Claims:
-    """The number of claims of superiority in a run, or of those among them that are false.
+    """The number of claims of superiority in a run, or the number of false claims.
 
     Args:
-        over: Over which points: the ``"start"``, which has the largest outcome of the initial
-            design, the ``"incumbent"``, which has the largest outcome of all, or all that were
-            ``"visited"``. There is no claim over the recommended point itself.
+        over: The points with which the recommended point is compared: ``"start"`` (the initial
+            point with the largest outcome), ``"incumbent"`` (the point with the largest outcome)
+            or ``"visited"`` (all evaluated points). It is not compared with itself.
         ending: `EXCESS` for statements with the excess attributed to the objective.
-        false: Whether false claims alone count.
+        false: Whether to count false claims only.
     """
 
     over: str
@@ -172,7 +172,7 @@ class Claims:
         return float(sum(not (self.false and better[i] == 1.0) for i in counted))
 
 
-# The last regrets to the digits of their logarithms, and flags.
+# The last regrets with the digits that their logarithms need, and flags.
 ARCHIVED = Condensation(
     fields={
         "inference_by_outcome": EXACT,

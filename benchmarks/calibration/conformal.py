@@ -1,4 +1,4 @@
-"""Conformal Bayesian optimization beside plain and calibrated optimization, without noise."""
+"""Suite `conformal`: plain, calibrated and conformal Bayesian optimization without noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 
 class ConformalStrategy(AcquisitionStrategy):
-    """Residuals weigh more where the plain Gaussian process would query next."""
+    """Weighted conformal prediction, with large weights where the plain GP would query next."""
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
         gp = self.update_gp(X, Y)
@@ -44,7 +44,7 @@ def ackley() -> Problem:
 
 
 def methods() -> tuple[Method, ...]:
-    # Without noise the largest outcome is the value to improve upon.
+    # Without noise, improvement is over the largest outcome.
     settings = {**CHEAP, "incumbent": "outcome", "alpha": ALPHA}
     locbo, ocbo = partial(LocalizedConformal, alpha=ALPHA), QuantileRecalibrator
     return (

@@ -1,4 +1,4 @@
-"""The report of suites `misspecified` and `wellspecified`: coverage, and regret beside it."""
+"""The report of suites `misspecified` and `wellspecified`: coverage and regret."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from benchmarks.framework.suite import Suite
 
 RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
 
-# Miscoverage within this of what is stated counts as kept on a problem.
+# Largest distance between miscoverage and its stated value that counts as kept on a problem.
 TOLERANCE = 0.07
 
 
 def gap(result: Result) -> float:
-    """The distance of a run's miscoverage to the stated one."""
+    """The distance of a run's miscoverage to the stated value."""
     return abs(metrics.miscoverage(result) - ALPHA)
 
 
-# What is compared by group, by its heading, and the form of its cells.
+# The scores that are compared in each group, by heading, with the functions for their cells.
 ENDPOINTS: dict[str, tuple[Score, str]] = {
     "gap": (gap, ".3f"),
     "log10 of regret, recommended": (RECOMMENDED, ".2f"),
     "log10 of regret, best evaluated": (EVALUATED, ".2f"),
 }
 
-# What is shown of each method over all problems.
+# The scores of each method over all problems.
 FURTHER: dict[str, Score] = {
     "calibration error": metrics.calibration_error,
     "coverage of f, visited": partial(metrics.objective_coverage, place="visited"),
@@ -105,8 +105,8 @@ class CoverageReport:
                 ]
                 for method in colors
             }
-            # Problems are in no order, so that nothing connects them.
-            # The panel's title need not be repeated in each name.
+            # Problems have no order, so no line connects them. Their names are shown without the
+            # panel's title.
             names = [problem.removesuffix(f"_{name}") for problem in shown]
             draw_intervals(panel, names, curves, colors, connected=False)
             panel.tick_params(axis="x", rotation=20)
@@ -143,7 +143,7 @@ class CoverageReport:
 
 
 def _miscoverage(collected: Collected, methods: Sequence[str]) -> list[str]:
-    """Means with intervals by problem, and on how many problems they are near what is stated."""
+    """Means with intervals by problem, and the number of problems with nearly stated coverage."""
     values = {
         m: {
             problem: list(by_seed(runs.get(m, []), metrics.miscoverage).values())
@@ -166,7 +166,7 @@ def _miscoverage(collected: Collected, methods: Sequence[str]) -> list[str]:
 def _regret(
     collected: Collected, heading: str, others: Sequence[str], baseline: str, score: Score
 ) -> list[str]:
-    """The baseline's geometric mean, and differences of logarithms to it."""
+    """The baseline's geometric mean, and the differences of other methods in logarithms."""
     rows = differences_by_problem(collected, others, baseline, score)
     body = [[problem, number(float(10**mean)), *cells] for problem, mean, cells in rows]
     return table([heading, baseline, *others], body)

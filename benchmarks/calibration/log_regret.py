@@ -1,4 +1,4 @@
-"""The logarithm of the last regret: an endpoint of the suites on calibration."""
+"""The logarithm of the last regret, an endpoint of the suites on calibration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from benchmarks.framework.metrics import regret_trace, trace
 from benchmarks.framework.replicate_result import Result
 
-# Regret in units of the objective's spread below which it makes no difference to anyone: a fiftieth
-# of the noise. It keeps lucky hits from ruling the mean of logarithms.
+# Regret below this, in units of the objective's spread, is irrelevant: it is a fiftieth of the
+# noise. The floor keeps lucky hits from dominating the mean of logarithms.
 FLOOR = 0.01
 
 
@@ -17,11 +17,10 @@ FLOOR = 0.01
 class LogRegret:
     """The decimal logarithm of the last regret, in units of the objective's spread.
 
-    Where the spread is not recorded, in units of the objective itself. Regret counts as `FLOOR` at
-    the least.
+    If the spread is not recorded, the unit is that of the objective. Regret is at least `FLOOR`.
 
     Args:
-        inference: The point whose regret it is, see `metrics.regret_trace`.
+        inference: The point whose regret is taken, see `metrics.regret_trace`.
     """
 
     inference: str

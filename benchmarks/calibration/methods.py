@@ -1,4 +1,4 @@
-"""Methods of the suites on calibration: plain and calibrated, and the settings that they share."""
+"""Methods of the suites on calibration: plain and calibrated, with common settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 ALPHA = 0.2
 
-# These suites take a hundred thousand steps, in two or three dimensions.
+# Few starts suffice in two or three dimensions, and these suites take a hundred thousand steps.
 CHEAP: dict[str, Any] = {"num_restarts": 2, "raw_samples": 256, "maxiter": 50, "incumbent": "mean"}
 
 

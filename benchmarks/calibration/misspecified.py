@@ -1,24 +1,25 @@
-"""Problems whose Gaussian process is wrong: four functions, each wrong in five ways.
+"""Problems with a misspecified Gaussian process: four functions in five cases.
 
-What is run; what is compared, and on which seeds, is in ``benchmarks/protocols/misspecified.md``:
+The comparisons and seeds are in ``benchmarks/protocols/misspecified.md``.
 
 * Functions: Ackley (2-d, on [-5, 5]^2), Branin, six-hump camel and Hartmann-3, maximised.
-  Noise is in units of the function's standard deviation over the box, measured on 4096 Sobol
-  points (of the warped function, where it is warped).
+  Noise is in units of the standard deviation of the function over the box (of the warped function
+  if there is a warp), which is computed from 4096 Sobol points.
 * Cases:
 
-  - ``lengthscale``: hyperparameters are fixed at those of a GP fitted to 60 d other noisy
-    points, but the lengthscale is five times too long. Gaussian noise, 0.1 in size.
-  - ``noise``: likewise, but the noise variance is ten times too small. Gaussian noise, 0.5.
+  - ``lengthscale``: hyperparameters come from a GP fitted to 60 d other noisy points, but the
+    lengthscale is five times too long. Gaussian noise with standard deviation 0.1.
+  - ``noise``: hyperparameters come from such a GP, but the noise variance is ten times too
+    small. Gaussian noise with standard deviation 0.5.
   - ``student_t``: Student's t noise with 2.5 degrees of freedom and scale 0.3.
-  - ``heteroscedastic``: Gaussian noise that rises from 0.05 to 0.8 along the first
-    coordinate.
-  - ``nonstationary``: the function is rough in one corner and flat in the opposite one.
-    Gaussian noise, 0.05.
+  - ``heteroscedastic``: Gaussian noise whose standard deviation rises from 0.05 to 0.8 along the
+    first coordinate.
+  - ``nonstationary``: the function is rough in one corner and flat in the opposite corner.
+    Gaussian noise with standard deviation 0.05.
 
-  In the last three, hyperparameters are fitted every fifth evaluation.
-* 5 initial points (8 for Hartmann-3), scrambled Sobol, and 40 evaluations. Tuning used seeds from
-  1000 on; a first run, on seeds 0 to 29, is where the hypotheses come from.
+  In the last three cases, hyperparameters are fitted at every fifth evaluation.
+* 5 initial points (8 for Hartmann-3), scrambled Sobol, and 40 evaluations. Settings were tuned on
+  seeds from 1000; the hypotheses come from a first run on seeds 0 to 29.
 * All methods maximise log expected improvement over the largest posterior mean at the evaluated
   points, since the largest outcome is mostly noise here.
 """
@@ -85,7 +86,7 @@ CASES: dict[str, Noise] = {
 
 
 def surrogate(case: str, objective: NoisyLandscape) -> Surrogate:
-    """The Gaussian process that methods are given in one case."""
+    """The Gaussian process that all methods use in one case."""
     if case == "lengthscale":
         return Fixed(ReferenceGP(objective), lengthscale_factor=5.0)
     if case == "noise":

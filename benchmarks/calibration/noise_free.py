@@ -1,16 +1,16 @@
-"""Problems without noise, and what models state there of values beyond a good one.
+"""Problems without noise, and the probabilities that models state for good values there.
 
-What is run and compared is in ``benchmarks/protocols/tail_only.md``.
+The runs and comparisons are in ``benchmarks/protocols/tail_only.md``.
 
-* ``published``: functions on which papers without noise compare: Goldstein-Price, Branin,
-  Hartmann in 3, 4 and 6 dimensions, Ackley, Rosenbrock and Shekel in 4. They do not depend on the
+* ``published``: test functions from papers without noise: Goldstein-Price, Branin, Hartmann in 3, 4
+  and 6 dimensions, and Ackley, Rosenbrock and Shekel in 4 dimensions. They do not depend on the
   seed.
 * ``bbob``: functions of COCO [Hansen et al. 2021, Optimization Methods and Software 36]: the
-  second of each of the five groups of its noise-free suite, in 2, 3 and 5 dimensions, another
-  instance for each seed.
+  second function of each of the five groups of its noise-free suite, in 2, 3 and 5 dimensions.
+  Each seed has another instance.
 * 5 d initial points, scrambled Sobol, and 30 evaluations. The Gaussian process has a Matern-5/2
-  kernel with one lengthscale for each input; hyperparameters maximise the likelihood, at each of
-  the first five evaluations and at every fifth one after.
+  kernel with one lengthscale for each input. Hyperparameters maximise the likelihood; they are
+  fitted at each of the first five evaluations and at every fifth evaluation after them.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 SETTINGS: dict[str, Any] = {"num_restarts": 4, "raw_samples": 512, "maxiter": 20}
 
-# The second of each group of COCO's functions without noise.
+# The second function of each group of COCO's noise-free suite.
 BBOB_FUNCTIONS = (2, 7, 11, 16, 21)
 BBOB_DIMENSIONS = (2, 3, 5)
 
-# Variance of the noise that keeps covariances regular, in units of the outcomes' variance.
+# Noise variance that keeps covariance matrices regular, in units of the outcomes' variance.
 NUGGET = 1e-6
 
 FIT = {"maxiter": 100}
@@ -75,7 +75,7 @@ FIT = {"maxiter": 100}
 # The minimum of Hartmann's function in four dimensions, which BoTorch does not state.
 HARTMANN4 = -3.1344941
 
-# Share of the outcomes, the best ones, that are calibrated.
+# Share of the outcomes that count as good: the best quarter.
 SHARE = 0.25
 
 
@@ -109,7 +109,7 @@ FUNCTIONS: dict[str, Callable[[], BaseTestProblem]] = {
 
 @dataclass(frozen=True)
 class Noiseless:
-    """Makes the oracle of a landscape, the same one for every seed."""
+    """Makes the oracle of a landscape, which does not depend on the seed."""
 
     landscape: Landscape
 
@@ -119,7 +119,7 @@ class Noiseless:
 
 @dataclass(frozen=True)
 class Bbob:
-    """Makes the oracle of a function of COCO: the seed decides about the instance.
+    """Makes the oracle of a COCO function, whose instance depends on the seed.
 
     It needs ``coco-experiment``.
     """
@@ -155,7 +155,7 @@ class Interpolating(Refitted):
         likelihood.requires_grad_(False)
         gp = on_unit_cube(X, Y, bounds, likelihood=likelihood, covar_module=ScaleKernel(kernel))
         gp.train()
-        # It keeps the best hyperparameters found where covariances become singular.
+        # If covariances become singular, the best hyperparameters so far are used.
         fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(likelihood, gp), options=FIT)
         return gp.eval()
 
@@ -198,7 +198,7 @@ def problems() -> tuple[Problem, ...]:
 
 
 def methods() -> tuple[Method, ...]:
-    """The process as it is, calibrated as a whole in three ways, and calibrated in its tail."""
+    """The plain process, three calibrations of the whole distribution, and one of its tail."""
     calibrators: dict[str, CalibratorFactory | None] = {
         "plain": None,
         "locbo": partial(LocalizedConformal, alpha=ALPHA),
@@ -218,18 +218,19 @@ def methods() -> tuple[Method, ...]:
 
 
 def replicate(problem: Problem, method: Method, seed: int) -> Result:
-    """Run ``method`` on ``problem`` and record what it states of good values."""
+    """Run ``method`` on ``problem`` and record its stated probabilities of good values."""
     return TailReplicate(problem, method, seed).run()
 
 
 class TailReplicate(SequentialReplicate):
-    """Ordinary optimization in which stated probabilities of good values are recorded.
+    """Sequential optimization that records stated probabilities of good values.
 
-    The extras: for each choice the ``stated`` probability of an improvement there and whether it
-    has ``improved``. With one entry, of the model of the initial design at points of the box: the
-    mean stated probability of a value above the best quarter of those met (``box_stated``), the
-    share of such values (``box_found``) and the mean squared difference of the two at a point
-    (``box_brier``); and the ``spread`` of the objective.
+    Extras for each choice: the ``stated`` probability that it improves on the best value, and
+    whether it has ``improved``. The other extras have one entry. They concern the model of the
+    initial design at points of the box, where a value is good if it exceeds the upper quartile of
+    the initial values: the mean stated probability of a good value (``box_stated``), the share of
+    good values (``box_found``), and the mean squared difference between the stated probability and
+    whether the value is good (``box_brier``). ``spread`` is the spread of the objective.
     """
 
     def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
@@ -253,8 +254,8 @@ class TailReplicate(SequentialReplicate):
     def exceedance(self, model: Model | None, X: Tensor, level: Tensor) -> Tensor:
         """The stated probabilities ``n`` that values at ``n x d`` points exceed a level."""
         if model is None:
-            raise TypeError("Statements are judged of a model.")
+            raise TypeError("The method must have a model.")
         if isinstance(self.strategy, TailStrategy):
             return self.strategy.exceedance(model, X, level)
-        # One point a batch: only marginals are needed.
+        # Each point is a batch, since only marginals are needed.
         return 1.0 - predictive_cdf(model.posterior(X.unsqueeze(-2)), level).flatten()

@@ -1,18 +1,18 @@
-"""OCBO as its experiments ran it, by its Algorithm 4, beside plain and replayed calibration.
+"""OCBO as in its experiments (Algorithm 4), compared with plain and replayed models.
 
 * ``bo``: the plain process.
 * ``ocbo``: the package's `QuantileRecalibrator`, which replays the history one step ahead and
-  states the objective.
-* ``ocbo_loo``: leave-one-out PITs of all outcomes, at the hyperparameters of the process of all
-  data in closed form, and isotonic regression. The distribution is of the observation.
-* ``ocbo_loo_trained``: the same, with hyperparameters fitted to each training part, as Algorithm 4
-  says: N fits a step.
-* ``ocbo_series_trained``: the paper's table 4, whose splits are in time, each outcome forecast from
-  the earlier ones, and whose recalibrator is a Gaussian process.
+  predicts the objective.
+* ``ocbo_loo``: isotonic regression on the leave-one-out PITs of all outcomes, which are computed in
+  closed form with the hyperparameters fitted to all data. It predicts the observation.
+* ``ocbo_loo_trained``: the same, with hyperparameters fitted to the training part of each split,
+  as in Algorithm 4. This needs N fits in each step.
+* ``ocbo_series_trained``: the version of the paper's table 4. Its splits are in time, so each
+  outcome is predicted from the earlier outcomes, and the recalibrator is a Gaussian process.
 
-On table 4 the search is that of GPyOpt, which the paper uses: improvement is over the best
-posterior mean at the evaluated points, by 0.01 standard deviations of the outcomes, a confidence
-bound lies two deviations from the mean, and the plain process states the observation too.
+For table 4 the search is the search of GPyOpt, which the paper uses. Improvement is over the best
+posterior mean at the evaluated points, by at least 0.01 standard deviations of the outcomes. The
+confidence bound is two deviations from the mean. The plain process predicts the observation, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from botorch_calib.calibration.base import NoCalibration
 
 @dataclass
 class Algorithm4Strategy(AcquisitionStrategy):
-    """An acquisition function of the recalibrated distribution of the observation.
+    """Maximizes an acquisition function of the recalibrated distribution of the observation.
 
     Args:
         splits: ``"loo"``, or ``"prequential"`` for splits in time.
@@ -70,7 +70,7 @@ class Algorithm4Strategy(AcquisitionStrategy):
 
     @torch.no_grad()
     def trained_residuals(self, X: Tensor, Y: Tensor, first: int) -> Tensor:
-        """Standardised residuals from the row ``first`` on, each by a process of its own."""
+        """Standardised residuals from row ``first`` on, each from a process fitted to its split."""
         bounds, rows = self.problem.bounds_tensor(), torch.arange(len(X))
         residuals = []
         for i in range(first, len(X)):
@@ -83,7 +83,7 @@ class Algorithm4Strategy(AcquisitionStrategy):
 
 
 class GPyOptSearch(AcquisitionStrategy):
-    """Acquisition functions as GPyOpt has them, of a model with a calibrated posterior."""
+    """GPyOpt's acquisition functions for a model with a calibrated posterior."""
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
         assert model is not None
@@ -94,7 +94,7 @@ class GPyOptSearch(AcquisitionStrategy):
 
 
 class PlainGPyOptStrategy(GPyOptSearch):
-    """The plain process, which states the observation."""
+    """The plain process, which predicts the observation."""
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
         return CalibratedModel(self.update_gp(X, Y), NoCalibration(), denoise=False)
@@ -102,18 +102,18 @@ class PlainGPyOptStrategy(GPyOptSearch):
 
 @dataclass
 class Algorithm4GPyOptStrategy(GPyOptSearch, Algorithm4Strategy):
-    """The recalibrated distribution of the observation."""
+    """GPyOpt's search by the recalibrated distribution of the observation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyProblem(Problem):
-    """A problem that states the acquisition function of all methods."""
+    """A problem that determines the acquisition function of all methods."""
 
     acquisition: str = "ei"
 
 
 def in_study(problem: Problem, seed: int, strategy: Any, **settings: Any) -> AcquisitionStrategy:
-    """A strategy with the acquisition function that the problem states, if it does."""
+    """A strategy with the acquisition function of the problem, if it determines one."""
     if isinstance(problem, StudyProblem):
         settings["acquisition"] = problem.acquisition
     made: AcquisitionStrategy = strategy(problem, seed, **settings)
@@ -124,10 +124,10 @@ def study_method(name: str, strategy: Any, settings: dict[str, Any], **more: Any
     return Method(name, partial(in_study, strategy=strategy, **settings, **more))
 
 
-# GPyOpt's, see above: the smallest improvement, and the level of the bound.
+# GPyOpt's settings: the smallest improvement, and the level of the confidence bound.
 JITTER, CONFIDENCE = 0.01, NormalDist().cdf(2.0)
 
-# Without noise the largest outcome is the value to improve upon.
+# Without noise, improvement is over the largest outcome.
 OUTCOME: dict[str, Any] = {**CHEAP, "incumbent": "outcome"}
 
 
@@ -136,7 +136,7 @@ def compared(
     published: Any = Algorithm4Strategy,
     settings: dict[str, Any] = OUTCOME,
 ) -> tuple[Method, ...]:
-    """Plain, replayed and leave-one-out."""
+    """The plain process, replayed calibration, and leave-one-out calibration."""
     return (
         study_method("bo", plain, settings),
         study_method("ocbo", plain, settings, calibrator=QuantileRecalibrator),
@@ -145,7 +145,7 @@ def compared(
 
 
 def compared_in_table_4() -> tuple[Method, ...]:
-    """These, and with models that are trained for each split."""
+    """The methods of `compared` with GPyOpt's search, and two that train models for each split."""
     published = partial(study_method, strategy=Algorithm4GPyOptStrategy, settings=CHEAP)
     series: dict[str, Any] = {
         "calibrator": partial(RecalibratedCdf, gaussian_process),
@@ -180,7 +180,7 @@ PROCESSES: dict[str, Refitted] = {
 
 
 def ackley_problems() -> tuple[Problem, ...]:
-    """Ackley with noise that grows outwards and without noise, with each of the processes."""
+    """Ackley with each process: with noise that grows outwards, and without noise."""
     noisy = heteroscedastic_ackley()
     oracle = partial(botorch_oracle, cls=Ackley, dim=2, bounds=list(ACKLEY_BOX), negate=True)
     functions = {"heteroscedastic": noisy, "noise_free": replace(noisy, build=oracle)}

@@ -1,23 +1,24 @@
-"""The radio network of the paper on LOCBO: who chooses one station's power and tilt in each round.
+"""The radio network of the paper on LOCBO: each round chooses the power and tilt of one station.
 
-Problems: ``text_1`` to ``text_4`` are the network of the paper's text, whose links all fade, with
-one to four draws of the fading in an outcome; ``script_1`` is the network of the published
-experiments, see `RadioCorridors`. Each seed places the ground users anew. After 50 uniform random
-points comes the start, where every station sends at full power and looks at the horizon. The
-largest capacity is not known: the optimal value is set to 0, so that regrets are minus capacities.
+Problems: ``text_1`` to ``text_4`` are the network of the paper's text, in which all links fade; an
+outcome averages one to four draws of the fading. ``script_1`` is the network of the published
+experiments, see `RadioCorridors`. Each seed draws the positions of the ground users. The initial
+points are 50 uniform random points and then the start, where every station sends at full power and
+points to the horizon. The largest capacity is not known: the optimal value is set to 0, so that
+regrets are minus capacities.
 
-The loop is the paper's, and its script's where the text is silent. Round ``t`` moves station
-``(t - 1) mod 9`` of the incumbent, which is the point with the largest outcome among the start and
-all rounds so far. The 100 candidates are uniform pairs, the same for all methods of a seed.
-Hyperparameters are fitted in every tenth round.
+The loop follows the paper, and its script where the text is silent. The incumbent is the point with
+the largest outcome among the start and all rounds so far. Round ``t`` changes station
+``(t - 1) mod 9`` of the incumbent. The 100 candidates are uniform pairs of power and tilt, the same
+for all methods of a seed. Hyperparameters are fitted in every tenth round.
 
-Settings are the paper's: ``l = 1/3`` in the unit cube, ``kappa = 2``, first step 0.005, its decay
-0.005, ``lambda = 1e-4``, thresholds on the scale of p-values. Each outcome is scored once, by the
-model that chose it, before the next one is fitted; only the weighted quantile of ``cbo`` is taken
-anew in each round, over the residuals one step ahead. As in the paper, ``ocbo`` and
-``ocbo_localized`` take the recalibrated distribution of outcomes for the distribution of the
-objective, while all others are denoised. For ``l = inf`` the kernel is the constant ``kappa``,
-which makes three steps of one.
+Settings are the paper's: ``l = 1/3`` in the unit cube, ``kappa = 2``, a first step of 0.005 with
+decay 0.005, ``lambda = 1e-4``, and thresholds on the scale of p-values. Each outcome is scored
+once, by the model that chose it, before the next model is fitted. Only ``cbo`` computes its
+weighted quantile again in each round, from residuals one step ahead. As in the paper, ``ocbo`` and
+``ocbo_localized`` use the recalibrated distribution of outcomes as the distribution of the
+objective, while all other methods are denoised. For ``l = inf`` the kernel is the constant
+``kappa``, which triples the step.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
 )
 
-# Numbers of random streams, see `framework.replicate`. Never renumber.
+# Numbers of random streams, which must not change, see `framework.replicate`.
 DESIGN, MOVES = 40, 41
 
 NUM_RANDOM, NUM_ROUNDS, REFIT_EVERY, NUM_CANDIDATES = 50, 250, 10, 100
@@ -57,7 +58,7 @@ START = (1.0, 0.5)
 
 ALPHA, LENGTHSCALE, KAPPA = 0.25, 1 / 3, 2.0
 STEP_SIZE, STEP_DECAY, REGULARIZATION = 5e-3, 5e-3, 1e-4
-# The published experiments have the last.
+# The last level is the level of the published experiments.
 FURTHER_LEVELS = (0.15, 0.35, 0.45)
 
 ARCHIVED = replace(REGRETS, extras={"covered": FLAGS}, others=None)
@@ -90,7 +91,7 @@ def random_points_and_start(n: int, seed: int, *, start: tuple[float, float]) ->
 
 
 def corridors(name: str, num_fading: int = 1, **settings: Any) -> Problem:
-    """The network observed with so many draws of the fading, by default that of the text."""
+    """The network, by default as in the paper's text; outcomes average ``num_fading`` draws."""
     text = {"uav_weight": 0.7, "uav_fading": True, "uav_divisor": NUM_UAVS}
     return Problem(
         name=f"{name}_{num_fading}",
@@ -105,12 +106,12 @@ def corridors(name: str, num_fading: int = 1, **settings: Any) -> Problem:
 
 
 def by_the_text() -> tuple[Problem, ...]:
-    """With one to four draws."""
+    """The network of the paper's text, with one to four draws of the fading."""
     return tuple(corridors("text", num_fading) for num_fading in range(1, 5))
 
 
 def by_the_script() -> Problem:
-    """With one draw."""
+    """The network of the published experiments, with one draw of the fading."""
     return corridors("script", uav_weight=0.3, uav_fading=False, uav_divisor=200)
 
 
@@ -118,7 +119,7 @@ def by_the_script() -> Problem:
 
 
 def moves(problem: Problem, seed: int, X: Tensor, Y: Tensor, num: int = NUM_CANDIDATES) -> Tensor:
-    """The candidates of a round: one station of the incumbent moved, ``num x 18``.
+    """The candidates of a round, ``num x 18``: the incumbent with one station changed.
 
     Args:
         problem: The problem; the last of its initial points is the start.
@@ -141,11 +142,11 @@ def moves(problem: Problem, seed: int, X: Tensor, Y: Tensor, num: int = NUM_CAND
 class StationStrategy(AcquisitionStrategy):
     """The candidate with the largest log expected improvement on the incumbent's outcome.
 
-    The calibrator, if there is one, is handed on from model to model.
+    Each new model takes over the calibrator of the previous model, if there is one.
 
     Args:
         num_candidates: Number of candidates.
-        denoise: Whether the calibrated distribution is made one of the objective.
+        denoise: Whether to remove the noise from the calibrated distribution.
     """
 
     alpha: float = ALPHA
@@ -161,7 +162,7 @@ class StationStrategy(AcquisitionStrategy):
         if self.model is None:
             learned = self.calibrator()
         else:
-            # The next model is made of all data, so the last one need not be conditioned.
+            # The next model is made from all data, so the last model need not be conditioned.
             self.model.observe(X[self.num_seen :], Y[self.num_seen :], condition=False)
             learned = self.model.calibrator
         self.num_seen = len(X)
@@ -183,15 +184,15 @@ class StationStrategy(AcquisitionStrategy):
 
 @dataclass
 class WeightedStrategy(StationStrategy):
-    """Weighted conformal prediction: by where in the box the plain GP would query next.
+    """Weighted conformal prediction with samples of the plain GP's next query in the box.
 
-    The candidates of a round are no samples for this: all share 16 of 18 coordinates, by which a
-    classifier tells them from all past points, so that the interval would be the widest one allowed
-    in almost every round.
+    The candidates of a round cannot be these samples: all candidates share 16 of 18 coordinates, by
+    which a classifier distinguishes them from all past points. The interval would have the maximum
+    width in almost every round.
 
     Args:
         num_proposals: Number of samples of the next query.
-        num_points: Number of Sobol points that they are drawn from.
+        num_points: Number of Sobol points from which they are drawn.
     """
 
     num_proposals: int = 256
@@ -209,7 +210,7 @@ class WeightedStrategy(StationStrategy):
 
     @property
     def calibrated(self) -> bool:
-        """The calibrator is made anew at each step."""
+        """Always true: each step makes its own calibrator."""
         return True
 
 
@@ -233,7 +234,7 @@ LOCAL: dict[str, Any] = {
 
 
 def conformal(alpha: float, suffix: str = "") -> tuple[Method, ...]:
-    """The methods with a level, at this one."""
+    """The methods that depend on a level, at level ``alpha``."""
     everywhere = partial(OnlineConformal, alpha=alpha, step_size=(1.0 + KAPPA) * STEP_SIZE, **STEPS)
     locbo = partial(LocalizedConformal, alpha=alpha, **LOCAL)
     return (
@@ -244,7 +245,7 @@ def conformal(alpha: float, suffix: str = "") -> tuple[Method, ...]:
 
 
 def plain_and_recalibrated() -> tuple[Method, ...]:
-    """The methods without a level."""
+    """The methods that do not depend on a level."""
     everywhere = partial(QuantileRecalibrator, lengthscale=math.inf, step_size=STEP_SIZE, **STEPS)
     return (
         station_method("ei"),
@@ -254,7 +255,7 @@ def plain_and_recalibrated() -> tuple[Method, ...]:
 
 
 def compared() -> tuple[Method, ...]:
-    """Random points, expected improvement, and five ways to calibrate it."""
+    """Random points, and expected improvement, plain and with five calibrations."""
     return (Method("random", RandomStrategy), *plain_and_recalibrated(), *conformal(ALPHA))
 
 
@@ -263,6 +264,6 @@ def level_suffix(alpha: float) -> str:
 
 
 def compared_at_further_levels() -> tuple[Method, ...]:
-    """The methods without a level, and the others at further levels."""
+    """The methods that do not depend on a level, and the other methods at further levels."""
     at_levels = [method for a in FURTHER_LEVELS for method in conformal(a, level_suffix(a))]
     return (*plain_and_recalibrated(), *at_levels)

@@ -1,4 +1,4 @@
-"""The report of the suites on a radio network: claims of the paper, and true capacities."""
+"""The report of the suites on a radio network: the paper's claims, and true capacities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.framework.suite import Suite
 
 
 def capacities(result: Result, point: str = "recommended") -> list[float]:
-    """True capacities round by round, the first after the initial points.
+    """True capacities after the initial points and after each round.
 
     Args:
         result: A result.
@@ -34,7 +34,7 @@ def capacities(result: Result, point: str = "recommended") -> list[float]:
 
 
 def log_recommended(result: Result) -> float:
-    """The primary endpoint: differences are percents of the capacity, nearly."""
+    """The primary endpoint, whose differences are approximately percents of the capacity."""
     return 100.0 * math.log(capacities(result)[-1])
 
 
@@ -44,7 +44,7 @@ def coverage(result: Result) -> float:
     return math.nan if covered is None else float(np.mean(metrics.trace(result, "covered")))
 
 
-# What is shown of the runs of a method on a problem.
+# The scores of a method on a problem.
 SCORES: dict[str, Score] = {
     "recommended": lambda result: capacities(result)[-1],
     "largest outcome": lambda result: capacities(result, "outcome")[-1],
@@ -55,11 +55,11 @@ SCORES: dict[str, Score] = {
 
 
 def claim_verdict(found: Difference, margin: float) -> str:
-    """What a difference, the better for being larger, says of the claim that it exceeds the margin.
+    """The verdict on the claim that a difference, for which more is better, exceeds the margin.
 
-    ``reproduced`` if the interval lies above the margin and the test is significant, ``reversed``
-    if both hold with the opposite sign, ``not reproduced`` if the interval lies below the margin;
-    else ``undecided``.
+    ``reproduced`` if the interval lies above the margin and the test is significant; ``reversed``
+    if both hold with the opposite sign; ``not reproduced`` if the interval lies below the margin;
+    otherwise ``undecided``.
     """
     low, high = student_interval(found.values)
     significant = found.p < SIGNIFICANCE
@@ -72,11 +72,11 @@ def claim_verdict(found: Difference, margin: float) -> str:
 
 @dataclass(frozen=True)
 class RadioReport:
-    """The first of each pair of methods with the second, on every problem, and capacities.
+    """Comparisons of pairs of methods on every problem, and capacities.
 
     Args:
-        pairs: The primary comparisons.
-        secondary: The secondary ones.
+        pairs: The pairs of the primary comparisons.
+        secondary: The pairs of the secondary comparisons.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -94,7 +94,7 @@ class RadioReport:
             found = family_of_runs(runs, collected, log_recommended)
             for (run, other), compared in found.items():
                 low, high = student_interval(compared.values)
-                # There, less is better.
+                # `verdict` expects that less is better.
                 said = verdict((-high, -low), compared.p, margin)
                 cells = [str(len(compared.values)), *compared.tested_cells(".1f"), said]
                 body.append([name, *run, other.method, *cells, claim_verdict(compared, margin)])

@@ -1,16 +1,16 @@
-"""Methods of suite `understated_noise`: what a user can do about standard errors that may be wrong.
+"""Methods of suite `understated_noise`: remedies for standard errors that may be wrong.
 
-All maximise log expected improvement over the largest posterior mean at the evaluated points, with
-the settings of suite `misspecified`.
+All methods maximise log expected improvement over the largest posterior mean at the evaluated
+points, with the settings of suite `misspecified`.
 
-* ``plain``: the reported variances are taken for true.
-* ``refit``: they are dropped, and a noise variance is fitted, with BoTorch's prior, from the
-  reported one on.
-* ``loo``: all variances of the Gaussian process, the objective's and the noise's, are multiplied by
-  the mean square of its leave-one-out residuals.
-* ``robust``: BoTorch's relevance pursuit adds variance to outcomes that it finds to be outliers.
+* ``plain``: the model trusts the reported variances.
+* ``refit``: one noise variance is fitted with BoTorch's prior, starting from the reported variance.
+* ``loo``: the variances of the objective and of the noise are multiplied by the mean square of the
+  leave-one-out residuals.
+* ``robust``: BoTorch's relevance pursuit adds variance to outcomes that look like outliers.
 * ``recalibrated``: the plain Gaussian process with `QuantileRecalibrator`, replayed.
-* ``localized``: likewise with `LocalizedConformal`, as ``locbo`` of suite `misspecified`.
+* ``localized``: the plain Gaussian process with `LocalizedConformal`, replayed, which is ``locbo``
+  of suite `misspecified`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Surrogate, wit
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 from botorch_calib.models import loo_residuals
 
-# Evaluations from one fit to the next, as in suite `misspecified`.
+# Number of evaluations between fits, as in suite `misspecified`.
 EVERY = 5
 
 
 class Remedy(Protocol):
-    """Makes another surrogate of the one that takes reported variances for true."""
+    """Makes a surrogate from the surrogate that trusts the reported variances."""
 
     def __call__(self, reported: ReportedErrors) -> Surrogate:
         """The surrogate."""
@@ -54,7 +54,7 @@ class Remedy(Protocol):
 
 @dataclass
 class RemediedStrategy(AcquisitionStrategy):
-    """An acquisition function of the Gaussian process that a remedy makes."""
+    """Maximizes an acquisition function of the Gaussian process that a remedy makes."""
 
     remedy: Remedy | None = None
     surrogate: Surrogate = field(init=False, repr=False)
@@ -63,7 +63,7 @@ class RemediedStrategy(AcquisitionStrategy):
         super().__post_init__()
         reported = self.problem.surrogate
         if self.remedy is None or not isinstance(reported, ReportedErrors):
-            raise ValueError("A remedy is needed, and a problem with reported errors.")
+            raise ValueError("`remedy` is missing, or the problem has no reported errors.")
         self.surrogate = self.remedy(reported)
 
     def update_gp(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
@@ -73,15 +73,15 @@ class RemediedStrategy(AcquisitionStrategy):
 
 
 def fitted_noise(reported: ReportedErrors, every: int = EVERY) -> Surrogate:
-    """The noise variance is fitted, the same for all outcomes, and all else is as it was."""
+    """A surrogate with one fitted noise variance; other hyperparameters do not change."""
     return NoiseRefitted(Fixed(reported.template, noise_factor=reported.factor), every)
 
 
 @dataclass(frozen=True)
 class LeaveOneOutScaled:
-    """All variances are multiplied by the mean square of leave-one-out residuals.
+    """A surrogate with all variances multiplied by the mean square of leave-one-out residuals.
 
-    This leaves the posterior mean as it is, and residuals of mean square 1.
+    The posterior mean does not change, and the new residuals have the mean square 1.
 
     Args:
         reported: Makes the process whose variances are scaled.
@@ -100,16 +100,16 @@ class LeaveOneOutScaled:
 
 @dataclass(frozen=True)
 class RelevancePursuit:
-    """Outliers get variance of their own (Ament et al. 2024), on top of what was reported.
+    """A surrogate that adds variance to the reported variance of outliers (Ament et al. 2024).
 
-    Fitted are the variances of outliers alone: the kernel is right. One outlier is the least, as
-    BoTorch's fit needs a parameter; its variance may be zero. Between fits, new outcomes are no
-    outliers. The predictive distribution of a new outcome has the mean of all variances, as is
-    BoTorch's way with variances that differ.
+    Only the variances of outliers are fitted, since the kernel is right. There is at least one
+    outlier, since BoTorch's fit needs a parameter; its added variance may be zero. Between fits,
+    new outcomes are not outliers. The predictive distribution of a new outcome has the mean of all
+    variances, as usual in BoTorch if variances differ.
 
     Args:
         reported: Makes the process without outliers.
-        every: Steps from one fit to the next.
+        every: Number of steps between fits.
     """
 
     reported: ReportedErrors
@@ -129,7 +129,7 @@ class RelevancePursuit:
         return with_data(template, X, Y, variances)
 
     def added(self, X: Tensor, Y: Tensor, variances: Tensor) -> Tensor:
-        """The variances ``n x 1`` of outliers, 0 for all else."""
+        """The added variances, ``n x 1``, which are 0 except for outliers."""
         template = deepcopy(self.reported.template())
         targets, given = template.outcome_transform(Y, variances)
         for module in (template.covar_module, template.mean_module):
@@ -145,7 +145,7 @@ class RelevancePursuit:
         )
         numbers = {max(1, int(share * len(X))) for share in FRACTIONS_OF_OUTLIERS}
         with warnings.catch_warnings():
-            # That new points have no variance of their own, and how BoTorch reads a tensor.
+            # These warnings are about the variance of new points, and about BoTorch's own code.
             warnings.simplefilter("ignore", InputDataWarning)
             warnings.filterwarnings("ignore", message="Converting a tensor with requires_grad")
             fit_gpytorch_mll(
@@ -160,7 +160,7 @@ class RelevancePursuit:
 
 
 def _unit(gp: SingleTaskGP) -> Tensor:
-    """A variance of transformed outcomes in squared units of the outcomes themselves."""
+    """The factor that converts variances of transformed outcomes to squared outcome units."""
     transform: Any = gp.outcome_transform
     stdvs: Tensor = transform.stdvs.squeeze()
     return stdvs.square()

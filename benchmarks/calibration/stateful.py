@@ -1,10 +1,10 @@
-"""LOCBO in its stateful form: one calibrator that lives as long as the run.
+"""LOCBO in its stateful form: one calibrator for the whole run.
 
-Replaying a history (``CalibratedModel.from_history``) scores past outcomes with the present
-hyperparameters, which were fitted to those very outcomes, so a model that was too sure of
-itself at the time looks better in hindsight. Here each outcome is scored once, by the model
-that predicted it, and the calibrator is handed on to the next model, as in the paper: that is
-the setting in which the coverage bounds hold.
+A replay of the history (``CalibratedModel.from_history``) scores past outcomes with the present
+hyperparameters, which were fitted to these outcomes, so a model that was overconfident at the time
+looks better in hindsight. Here, as in the paper, each outcome is scored once, by the model that
+predicted it, and the next model takes over the calibrator. The coverage bounds hold in this
+setting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from botorch_calib import CalibratedModel, LocalizedConformal
 
 
 class StatefulStrategy:
-    """Log calibrated expected improvement with a calibrator kept from step to step.
+    """Log calibrated expected improvement with a calibrator that is kept between steps.
 
     Args:
         problem: The problem.
@@ -35,14 +35,14 @@ class StatefulStrategy:
     ) -> None:
         self.problem = problem
         self.calibrator = calibrator()
-        # All but the fit is as for a replayed calibrator.
+        # Everything except the fit is the same as for a replayed calibrator.
         self.stateless = AcquisitionStrategy(problem, seed, calibrator, **settings)
         self.model: CalibratedModel | None = None
         self.num_seen = 0
 
     def fit(self, X: Tensor, Y: Tensor) -> CalibratedModel:
         if self.model is not None and len(X) > self.num_seen:
-            # The next model is fitted to all data, so the last one need not be conditioned.
+            # The next model is fitted to all data, so the last model need not be conditioned.
             self.model.observe(X[self.num_seen :], Y[self.num_seen :], condition=False)
         self.num_seen = len(X)
         self.model = CalibratedModel(self.stateless.update_gp(X, Y), self.calibrator)
@@ -59,6 +59,6 @@ class StatefulStrategy:
 
 
 def locbo_stateful() -> Method:
-    """Localized calibration, each outcome scored as it comes in."""
+    """Localized calibration that scores each outcome when it arrives."""
     calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
     return Method("locbo_stateful", partial(StatefulStrategy, calibrator=calibrator))

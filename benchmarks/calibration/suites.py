@@ -1,4 +1,4 @@
-"""The suites on calibration, and the small one that tries things out."""
+"""The suites on calibration, and the small suite `smoke`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from benchmarks.framework.sequential import Method
 from benchmarks.framework.strategies import RandomStrategy
 from benchmarks.framework.suite import Suite
 
-# The regime that calibration is for, and the one in which it can only do harm.
+# Misspecified models, for which calibration is made, and well-specified ones, where it can only
+# do harm.
 MISSPECIFIED = Suite(
     name="misspecified",
     problems=misspecified.problems(),
@@ -40,7 +41,7 @@ MISSPECIFIED = Suite(
     protocol="misspecified",
 )
 
-# The same problems, forecast by other kinds of model at random points.
+# The same problems: forecasts by other kinds of model at random points.
 ANY_MODEL = Suite(
     name="any_model",
     problems=misspecified.problems(),
@@ -52,7 +53,7 @@ ANY_MODEL = Suite(
     archive=any_model.ARCHIVED,
 )
 
-# Reported standard errors that are too small: calibration beside what else a user can do.
+# Reported standard errors that are too small: calibration and other remedies.
 UNDERSTATED_NOISE = Suite(
     name="understated_noise",
     problems=understated.problems(),
@@ -88,7 +89,7 @@ WELLSPECIFIED = Suite(
     protocol="wellspecified",
 )
 
-# OCBO as its experiments ran it: its table 4, then where the package's own form was compared.
+# OCBO as in its experiments: on table 4 of its paper, then on the problems of other suites.
 OCBO_TABLE_4 = Suite(
     name="ocbo_table_4",
     problems=synthetic.table_4(),
@@ -154,7 +155,7 @@ OCBO_LOO_ACKLEY = Suite(
     protocol="ocbo_loo_ackley",
 )
 
-# The radio network of LOCBO's experiments by the paper's text, and as its authors ran it.
+# The radio network of LOCBO's experiments, by the paper's text and by its published script.
 RADIO_PUBLISHED = Suite(
     name="radio_published",
     problems=radio.by_the_text(),
@@ -190,7 +191,7 @@ RADIO_LEVELS = Suite(
     archive=radio.ARCHIVED,
 )
 
-# Calibration beyond good values alone, without noise.
+# Calibration of the tail above good values, without noise.
 TAIL_ONLY = Suite(
     name="tail_only",
     problems=noise_free.problems(),
@@ -215,7 +216,7 @@ CONFORMAL = Suite(
     report=CalibrationReport(),
 )
 
-# Runs in seconds: for trying out a back end, and for the tests.
+# A suite for tests, which runs in seconds.
 SMOKE = Suite(
     name="smoke",
     problems=(ackley.small_noisy_ackley(),),

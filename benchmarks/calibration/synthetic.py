@@ -1,17 +1,17 @@
-"""The functions of the paper on OCBO, without noise, and its table 4.
+"""The test functions of the paper on OCBO, without noise, and its table 4.
 
-Functions are maximised after a change of sign. The acquisition function belongs to the problem: the
-upper confidence bound on Forrester's function, all three on the six-hump camel, expected
-improvement otherwise.
+Functions are maximised after a change of sign. Each problem determines the acquisition function:
+the upper confidence bound for Forrester's function, all three acquisition functions for the
+six-hump camel, and expected improvement for the other functions.
 
 * ``problems``: 3 initial points (5 in ten dimensions) and 25 evaluations. Hyperparameters have
-  priors and are fitted at each of the first ten evaluations and every fifth one after. Initial
-  points are scrambled Sobol, but for Forrester's function, where they miss the basin of the
-  optimum. Last, Alpine over 100 evaluations, of the paper's appendix A.4.
-* ``table_4``: Forrester's function from uniform points, with four kernels under expected
-  improvement, with the linear kernel under two further acquisition functions, and with the Matern
-  kernel from other designs. As in GPyOpt, which the paper uses, hyperparameters have no priors, the
-  mean is zero, the linear kernel has no offset, and every step fits.
+  priors and are fitted at each of the first ten evaluations and every fifth evaluation after them.
+  Initial points are scrambled Sobol points; for Forrester's function they avoid the basin of the
+  optimum. The last problem is Alpine over 100 evaluations, from the paper's appendix A.4.
+* ``table_4``: Forrester's function from uniform points, with four kernels and expected improvement;
+  with the linear kernel and two other acquisition functions; and with the Matern kernel from other
+  designs. As in GPyOpt, which the paper uses, hyperparameters have no priors, the mean is zero, the
+  linear kernel has no offset, and hyperparameters are fitted in every step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from benchmarks.framework.surrogates import Refitted, on_unit_cube
 class Forrester(SyntheticTestFunction):
     """Forrester's function ``(6 x - 2)^2 sin(12 x - 4)`` on [0, 1], minimised.
 
-    A local minimum near 0.14 and the global one near 0.76.
+    It has a local minimum near 0.14 and the global minimum near 0.76.
     """
 
     dim = 1
@@ -84,9 +84,9 @@ class Alpine1(SyntheticTestFunction):
 
 
 class Cosines(SyntheticTestFunction):
-    """``sum u_i^2 - 0.3 cos(3 pi u_i)``, less 1, with ``u = 1.6 x - 0.5`` on [0, 1]^2, minimised.
+    """``sum (u_i^2 - 0.3 cos(3 pi u_i)) - 1`` with ``u = 1.6 x - 0.5`` on [0, 1]^2, minimised.
 
-    The objective called cosines in the study, whose optimum of -1.6 it has.
+    This is the paper's objective "cosines", with the same optimum of -1.6.
     """
 
     dim = 2
@@ -128,7 +128,7 @@ class Powers(SyntheticTestFunction):
 
 
 class CrossInTray(SyntheticTestFunction):
-    """Cross-in-tray on [-10, 10]^2, minimised; creased along the axes, with four optima."""
+    """Cross-in-tray on [-10, 10]^2, minimised, with creases along the axes and four optima."""
 
     dim = 2
     continuous_inds = [0, 1]
@@ -141,11 +141,11 @@ class CrossInTray(SyntheticTestFunction):
         return -1e-4 * ((X.sin().prod(dim=-1) * decay).abs() + 1.0).pow(0.1)
 
 
-# ------------------------------------------------------------ the study
+# ------------------------------------------------------------ problems
 
 
 def forrester_design(n: int, seed: int) -> Tensor:
-    """``n x 1`` points, one drawn uniformly from each ``n``-th of [0, 0.55]."""
+    """``n x 1`` points, drawn uniformly from each of ``n`` equal parts of [0, 0.55]."""
     with manual_seed(seed):
         return 0.55 * (torch.arange(n).unsqueeze(-1) + torch.rand(n, 1, dtype=torch.double)) / n
 
@@ -171,7 +171,7 @@ LONG = "alpine10_100"
 def study_problem(
     name: str, function: Callable[..., SyntheticTestFunction], acquisition: str
 ) -> StudyProblem:
-    """One problem of the study."""
+    """One problem of `problems`."""
     made: Any = function(negate=True)
     bounds = bounds_of(made)
     design = forrester_design if name == "forrester" else partial(sobol_design, bounds=bounds)
@@ -189,12 +189,12 @@ def study_problem(
 
 
 def problems() -> tuple[StudyProblem, ...]:
-    """All problems of the study, and Alpine over 100 evaluations."""
+    """All functions over 25 evaluations, and Alpine over 100 evaluations."""
     studied = {row[0]: study_problem(*row) for row in FUNCTIONS}
     return (*studied.values(), replace(studied["alpine10"], name=LONG, num_evaluations=100))
 
 
-# Areas under the curve of the paper's table 3, calibrated and uncalibrated.
+# Areas under the curve from the paper's table 3, calibrated and uncalibrated.
 PUBLISHED = {
     "forrester": (0.8187, 0.9866),
     "ackley": (0.5516, 0.7815),
@@ -235,10 +235,10 @@ class MostLikely(Refitted):
             covar_module=KERNELS[self.kernel](),
             mean_module=ZeroMean(),
         )
-        # GPy's start.
+        # GPy starts here.
         for name, _ in gp.covar_module.named_parameters():
             gp.covar_module.initialize(**{name.replace("raw_", ""): 1.0})
-        # Without priors line searches often end early, which `fit_gpytorch_mll` takes for a
+        # Without priors line searches often end early, which `fit_gpytorch_mll` treats as a
         # failure.
         fit_gpytorch_mll_scipy(
             ExactMarginalLogLikelihood(gp.likelihood, gp), options={"maxiter": 100}
@@ -254,7 +254,7 @@ def random_design(n: int, seed: int, *, bounds: Bounds) -> Tensor:
 
 
 def latin_design(n: int, seed: int, *, bounds: Bounds) -> Tensor:
-    """``n x d`` points, in each coordinate one in every ``n``-th of the range, at random."""
+    """``n x d`` points of a random Latin hypercube design."""
     lower, upper = box(bounds)
     with manual_seed(seed):
         within = torch.rand(n, len(bounds), dtype=torch.double)
@@ -262,8 +262,8 @@ def latin_design(n: int, seed: int, *, bounds: Bounds) -> Tensor:
     return lower + (upper - lower) * (order + within) / n
 
 
-# Rows of the table by their names: kernel, acquisition function, design and number of its points;
-# then the published areas under the curve, calibrated and uncalibrated.
+# Rows of the table by name: kernel, acquisition function, design, number of initial points, and the
+# published areas under the curve, calibrated and uncalibrated.
 TABLE_4: dict[str, tuple[str, str, Callable[..., Tensor], int, tuple[float, float]]] = {
     "matern": ("matern", "ei", random_design, 3, (0.2811, 0.3454)),
     "linear": ("linear", "ei", random_design, 3, (0.5221, 1.0)),
@@ -280,7 +280,7 @@ TABLE_4: dict[str, tuple[str, str, Callable[..., Tensor], int, tuple[float, floa
 
 
 def table_4() -> tuple[StudyProblem, ...]:
-    """Forrester's function by each row."""
+    """Forrester's function with the settings of each row."""
     problem = study_problem("forrester", Forrester, "ei")
     return tuple(
         replace(

@@ -1,19 +1,19 @@
-"""Calibration of the tail beyond good values alone: a generalised normal residual.
+"""Calibration of the tail above good values only, by a generalised normal residual.
 
-After tcGP [Pion and Vazquez, Goal-oriented lower-tail calibration of Gaussian processes for
-Bayesian optimization, ICML 2026, arXiv 2605.20145]. Without noise, the Gaussian process states
+The idea is from tcGP [Pion and Vazquez, Goal-oriented lower-tail calibration of Gaussian processes
+for Bayesian optimization, ICML 2026, arXiv 2605.20145]. Without noise, the Gaussian process states
 ``f(x) = m(x) + s(x) R`` with a standard normal residual. Here ``R`` has the density
 
     ``beta / (2 lambda Gamma(1 / beta)) exp(-|r / lambda|^beta)``,
 
-which is standard normal for ``beta = 2`` and ``lambda = sqrt(2)``; only what it says beyond a
-threshold ``t`` matters. The paper demands that values beyond ``t`` occur as often as stated, and
-that, where they occur, they follow the stated distribution. Its procedure was not at hand. Here
-shape and scale maximise the likelihood of the leave-one-out residuals, censored at ``t``: a value
-beyond ``t`` counts with its density, any other with the probability of not exceeding ``t``. That
-is a proper score of exactly these two properties [Diks, Panchenko and van Dijk 2011, J. of
-Econometrics 163, eq. 14]. Log-normal priors around the normal distribution keep few values from
-deciding. Everything is maximised, so that the tail is the upper one.
+which is standard normal for ``beta = 2`` and ``lambda = sqrt(2)``. Only its tail beyond a threshold
+``t`` matters. The paper has two requirements: values beyond ``t`` occur as often as stated, and
+these values follow the stated distribution. The paper's procedure was not available. Here shape and
+scale maximise the likelihood of the leave-one-out residuals, censored at ``t``: a value beyond
+``t`` contributes its density, any other value the probability of not exceeding ``t``. This is a
+proper score for exactly these two requirements [Diks, Panchenko and van Dijk 2011, J. of
+Econometrics 163, eq. 14]. Log-normal priors around the normal distribution limit the influence of
+few values. Everything is maximised, so the tail is the upper tail.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from torch import Tensor
 from benchmarks.framework.strategies import AcquisitionStrategy
 from botorch_calib.models.residuals import forecast_history
 
-# From here on the closed form of the improvement would cancel, and quadrature takes its place.
+# Above this, the closed form of the improvement would suffer from cancellation, so quadrature
+# replaces it.
 FAR = 4.0
 NODES, WEIGHTS = np.polynomial.laguerre.laggauss(32)
 
-# Standard deviation of the logarithms of shape and scale about those of the normal distribution.
+# Prior standard deviation of the logarithms of shape and scale around the normal distribution.
 PRIOR_DEVIATION = 0.5
 SHAPES = np.geomspace(0.5, 8.0, 17)
 SCALES = math.sqrt(2.0) * np.geomspace(0.1, 10.0, 61)
-LEAST = 1e-300  # of probabilities under a logarithm
+LEAST = 1e-300  # smallest probability inside a logarithm
 
 
 class GeneralizedNormal(NamedTuple):
-    """A generalised normal distribution about zero: its ``shape`` beta and ``scale`` lambda."""
+    """A generalised normal distribution around zero with ``shape`` beta and ``scale`` lambda."""
 
     shape: float = 2.0
     scale: float = math.sqrt(2.0)
@@ -56,7 +57,7 @@ class GeneralizedNormal(NamedTuple):
         return _survival(self.shape, self.scale, u)
 
     def log_improvement(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """``log E (R - u)+``, accurate however small, and its derivative."""
+        """``log E (R - u)+`` and its derivative, accurate even if the expectation is tiny."""
         beta, r = self.shape, np.abs(u)
         w = (r / self.scale) ** beta
         far = (u > 0.0) & (w > FAR)
@@ -81,17 +82,17 @@ def _survival(shape: float | np.ndarray, scale: float | np.ndarray, u: np.ndarra
 
 @torch.no_grad()
 def fitted_tail(model: SingleTaskGP, share: float) -> GeneralizedNormal:
-    """The tail that a model's own training data ask for.
+    """The most probable tail, given a model's training data.
 
     Args:
         model: An exact Gaussian process with one output.
-        share: Share of the outcomes, the best ones, that lie beyond the threshold; with all of
-            them, the whole distribution is calibrated.
+        share: Share of the outcomes that lie beyond the threshold. With a share of 1, the whole
+            distribution is calibrated.
     """
     _, residuals, deviations = forecast_history(model, "loo")
     z, deviation, y = (v.numpy() for v in (residuals, deviations, model.train_targets))
     threshold = np.quantile(y, 1.0 - share)
-    # The threshold in deviations from the left-out prediction.
+    # The threshold in standard deviations from the leave-one-out prediction.
     u = (threshold - y) / deviation + z
     shape, scale = SHAPES[:, None, None], SCALES[:, None]
     density = np.log(0.5 * shape / scale) - gammaln(1.0 / shape) - np.abs(z / scale) ** shape
@@ -104,7 +105,7 @@ def fitted_tail(model: SingleTaskGP, share: float) -> GeneralizedNormal:
 
 
 class LogTailExpectedImprovement(AnalyticAcquisitionFunction):
-    """The logarithm of the expected improvement where the residual is a generalised normal one.
+    """The logarithm of the expected improvement with a generalised normal residual.
 
     Args:
         model: A Gaussian process of a function without noise.

@@ -1,4 +1,4 @@
-"""The report of suite `tail_only`: regret without noise, and statements of good values."""
+"""The report of suite `tail_only`: regret without noise, and probabilities of good values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.replicate_result import Collected, Result, Score, cases_of
 from benchmarks.framework.suite import Suite
 
-# Regret in units of the objective's spread over the box below which it makes no difference: the
-# process is given a noise of this deviation.
+# Regret below this, in units of the objective's spread over the box, is irrelevant: it is the
+# standard deviation of the noise in the process.
 FLOOR = 1e-3
 
 
@@ -29,7 +29,7 @@ def log_regrets(result: Result) -> list[float]:
 
 
 def along(result: Result) -> float:
-    """The mean over all evaluations."""
+    """The mean of `log_regrets` over all evaluations."""
     return float(np.mean(log_regrets(result)[1:]))
 
 
@@ -38,7 +38,7 @@ def final(result: Result) -> float:
 
 
 def overstated(result: Result) -> float:
-    """The mean stated probability of an improvement, less the share of improvements."""
+    """The mean stated probability of an improvement minus the share of improvements."""
     return float(np.mean(trace(result, "stated")) - np.mean(trace(result, "improved")))
 
 
@@ -68,8 +68,8 @@ class TailReport:
     """Declared comparisons by group of problems, and tables of groups and problems.
 
     Args:
-        subject: The method that is compared with others.
-        families: The methods that it is compared with, by the name of their family.
+        subject: The method that is compared with the methods of all families.
+        families: The other methods, by the name of the family of comparisons.
         groups: The problems of each group, over which a seed's values are averaged.
     """
 
@@ -108,7 +108,7 @@ class TailReport:
 
 
 def _by_problem(collected: Collected, methods: list[str], subject: str) -> list[str]:
-    """The subject's mean, and differences of the others to it."""
+    """The subject's mean, and the differences of the other methods to it."""
     others = [method for method in methods if method != subject]
     rows = differences_by_problem(collected, others, subject, along)
     body = [[problem, number(mean), *cells] for problem, mean, cells in rows]

@@ -1,13 +1,12 @@
-"""A topic model by online variational Bayes on documents of known topics, as a tabulated task.
+"""A tabulated task: a topic model by online variational Bayes on documents with known topics.
 
-The task of online calibrated Bayesian optimization's first hyperparameter experiment: the size of
-the mini-batches, and the decay and the offset of the learning rate ``(offset + t)^-decay`` of
-Online LDA (Hoffman, Blei and Bach, 2010), which scikit-learn has as ``LatentDirichletAllocation``.
-The grid is the paper's, table 5. In place of the 20 newsgroups, which would have to be fetched,
-stand documents drawn from the model itself: the words are the cells of a square, the topics its
-rows and columns, each uniform (the bars of Griffiths and Steyvers, 2004). The number of topics and
-the concentration of their weights are those that the documents are drawn with; the prior of words
-in a topic is scikit-learn's.
+This is the first hyperparameter experiment of the paper on OCBO. It tunes the size of mini-batches,
+and the decay and offset of the learning rate ``(offset + t)^-decay``, of Online LDA (Hoffman, Blei
+and Bach, 2010; scikit-learn's ``LatentDirichletAllocation``). The grid is from the paper's table 5.
+The paper uses the 20 newsgroups, which would have to be downloaded. Here documents are drawn from
+the model: the words are the cells of a square, and the topics are uniform distributions on its rows
+and columns (the bars of Griffiths and Steyvers, 2004). The learner knows the true number of topics
+and the true concentration of their weights. The prior of words in a topic is scikit-learn's.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Corpus:
     probabilities: np.ndarray
 
     def true_perplexity(self) -> float:
-        """That of the distributions which the words are drawn from: no model can expect less."""
+        """The perplexity of the true distributions, a lower bound of any model's expectation."""
         surprise = -np.log(
             self.probabilities, where=self.counts > 0, out=np.zeros(self.counts.shape)
         )
@@ -38,7 +37,7 @@ class Corpus:
 
 
 def bars(side: int) -> np.ndarray:
-    """The topics, ``2 side x side^2``: rows and columns of a square of words, each uniform."""
+    """The topics, ``2 side x side^2``: uniform on each row and each column of a square."""
     rows = np.kron(np.eye(side), np.full((1, side), 1.0 / side))
     columns = np.kron(np.full((1, side), 1.0 / side), np.eye(side))
     return np.concatenate([rows, columns])
@@ -46,18 +45,18 @@ def bars(side: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TopicTask:
-    """Negative perplexity of held-out documents, after one pass over the others.
+    """Negative perplexity of held-out documents after one pass over the training documents.
 
     Args:
-        log_batch_sizes: Documents in a mini-batch, as logarithms to the base 2.
+        log_batch_sizes: Logarithms to base 2 of the number of documents in a mini-batch.
         decays: Exponents of the learning rate.
-        log_offsets: Its offsets, as logarithms to the base 2.
-        side: Words are the cells of a square of this side.
-        num_documents: Documents to learn from.
-        num_held_out: Documents to judge by.
-        num_words: Words in each.
-        concentration: That of the symmetric Dirichlet distribution of a document's topics.
-        seed: Of the documents, and of the learner's start.
+        log_offsets: Logarithms to base 2 of the offset of the learning rate.
+        side: Words are the cells of a square with this side.
+        num_documents: Number of training documents.
+        num_held_out: Number of held-out documents.
+        num_words: Number of words in each document.
+        concentration: Concentration of the Dirichlet distribution of a document's topics.
+        seed: Seed of the documents and of the learner's start.
     """
 
     log_batch_sizes: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
@@ -82,7 +81,7 @@ class TopicTask:
         return ""
 
     def corpora(self) -> tuple[Corpus, Corpus]:
-        """The documents to learn from, and those held out."""
+        """The training documents and the held-out documents."""
         rng = np.random.default_rng(self.seed)
         topics = bars(self.side)
         found = []
@@ -93,7 +92,7 @@ class TopicTask:
         return found[0], found[1]
 
     def compute(self) -> Tensor:
-        """See `TabulatedTask`: two minutes on one core."""
+        """See `TabulatedTask`. This takes two minutes on one core."""
         train, held_out = self.corpora()
         return torch.tensor(
             [
@@ -106,7 +105,7 @@ class TopicTask:
     def model(
         self, log_batch_size: float, decay: float, log_offset: float
     ) -> LatentDirichletAllocation:
-        """The learner of one choice."""
+        """The learner with the hyperparameters of one choice."""
         return LatentDirichletAllocation(
             n_components=2 * self.side,
             doc_topic_prior=self.concentration,

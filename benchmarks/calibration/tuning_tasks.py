@@ -1,12 +1,12 @@
-"""Hyperparameters of an online topic model and of a small network, as the paper on OCBO tunes them.
+"""Hyperparameters of an online topic model and of a small network, after the paper on OCBO.
 
-`TopicTask` stands for Online LDA on the 20 newsgroups, and `CnnTask` of room `delay`, a network on
-handwritten digits, for the networks on CIFAR-10 and SVHN. Each comes in three versions, which
-differ in the documents, or in the network's initial weights and the order of its data. As in the
-paper: 5 initial points at random, 50 evaluations, expected improvement. A task's domain is a grid
-whose values are computed once (see `delay.value_tables`), so that the optimum is known; the
-acquisition function is evaluated at all choices that have not been tried. There is no noise: one
-training run decides a value for good.
+`TopicTask` replaces the paper's Online LDA on the 20 newsgroups. `CnnTask` of `benchmarks.delay`, a
+network on handwritten digits, replaces its networks on CIFAR-10 and SVHN. Each task has three
+versions, which differ in the documents, or in the network's initial weights and the order of its
+data. As in the paper, there are 5 random initial points and 50 evaluations by expected improvement.
+The domain of a task is a grid whose values are computed once (see `delay.value_tables`), so that
+the optimum is known. The acquisition function is evaluated at all choices that have not been tried.
+There is no noise: each value comes from one training run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TabulatedProblem(Problem):
 
 
 def tabulated_oracle(seed: int, *, task: TabulatedTask) -> Oracle:
-    """The objective that ``task`` tabulates, the same one for every seed, without noise."""
+    """The objective that ``task`` tabulates, without noise and the same for every seed."""
     table = table_evaluator(seed, task=task)
 
     def values(X: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def tabulated_oracle(seed: int, *, task: TabulatedTask) -> Oracle:
 
 
 def random_choices(n: int, seed: int, *, task: TabulatedTask) -> Tensor:
-    """``n x d`` different choices."""
+    """``n x d`` distinct random choices."""
     choices = task.choices()
     with manual_seed(seed):
         return choices[torch.randperm(len(choices))[:n]]
@@ -63,7 +63,7 @@ def random_choices(n: int, seed: int, *, task: TabulatedTask) -> Tensor:
 
 @dataclass
 class ChoiceStrategy(AcquisitionStrategy):
-    """The best choice by the acquisition function, of all that have not been tried."""
+    """Maximizes the acquisition function over all choices that have not been tried."""
 
     tried: Tensor | None = field(default=None, init=False, repr=False)
 
@@ -80,18 +80,18 @@ class ChoiceStrategy(AcquisitionStrategy):
 
 @dataclass
 class Algorithm4ChoiceStrategy(ChoiceStrategy, Algorithm4Strategy):
-    """The best choice by the recalibrated distribution of the observation."""
+    """Chooses by the recalibrated distribution of the observation."""
 
 
 class TabulatedReplicate(SequentialReplicate):
-    """Statements about the objective are judged at all choices."""
+    """A replicate that checks intervals of the objective at all choices."""
 
     def space(self) -> Tensor:
         return choices_of(self.problem)
 
 
 def replicate(problem: Problem, method: Method, seed: int) -> Result:
-    """Run ``method`` on ``problem``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``problem``; the result is deterministic, except for wall times."""
     return TabulatedReplicate(problem, method, seed).run()
 
 
@@ -129,5 +129,5 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def methods() -> tuple[Method, ...]:
-    """Plain, replayed and leave-one-out."""
+    """The plain process, replayed calibration, and leave-one-out calibration."""
     return compared(ChoiceStrategy, Algorithm4ChoiceStrategy)

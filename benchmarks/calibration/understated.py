@@ -1,12 +1,11 @@
-"""Outcomes with standard errors that are too small: the problems of suite `understated_noise`.
+"""Problems of suite `understated_noise`: outcomes whose reported standard errors are too small.
 
-The protocol is ``benchmarks/protocols/understated_noise.md``. Six functions, maximised: the four of
-suite `misspecified`, Levy's function in four dimensions and Hartmann's in six. The noise is
-Gaussian, half a standard deviation of the function over the box in size. A user passes its
-variance ten times too small, as ``train_Yvar``, so that BoTorch takes it for true: reported
-standard errors often leave out what changes from day to day. All other hyperparameters are those of
-a Gaussian process fitted to 60 d other noisy points, as in suite `misspecified`: what is wrong is
-the noise alone.
+The protocol is ``benchmarks/protocols/understated_noise.md``. There are six functions, maximised:
+the four functions of suite `misspecified`, Levy in four dimensions and Hartmann in six. The noise
+is Gaussian; its standard deviation is half the standard deviation of the function over the box. A
+user passes a tenth of its variance as ``train_Yvar``, which BoTorch trusts: reported standard
+errors often leave out variation from day to day. All other hyperparameters come from a Gaussian
+process fitted to 60 d other noisy points, as in suite `misspecified`, so only the noise is wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from benchmarks.framework.landscapes import Landscape, NoisyLandscape, Reference
 from benchmarks.framework.sequential import Problem, bounds_of, sobol_design
 from benchmarks.framework.surrogates import with_data
 
-# By number of dimensions.
+# Numbers of points by dimension.
 NUM_INITIAL = {2: 5, 3: 8, 4: 10, 6: 14}
 NUM_EVALUATIONS = {2: 40, 3: 40, 4: 60, 6: 60}
 
@@ -50,13 +49,13 @@ FUNCTIONS: dict[str, Callable[[], BaseTestProblem]] = {
 
 @dataclass(frozen=True)
 class ReportedErrors:
-    """A Gaussian process that takes reported variances of the outcomes for true.
+    """Makes a Gaussian process that trusts reported variances of the outcomes.
 
-    Its other hyperparameters are as right as its kind can be.
+    Its other hyperparameters are those of a process fitted to many points.
 
     Args:
-        objective: What is observed.
-        factor: What the reported variances are in units of the true ones.
+        objective: The objective, with its noise.
+        factor: The reported variances divided by the true variances.
     """
 
     objective: NoisyLandscape
@@ -68,7 +67,7 @@ class ReportedErrors:
         return with_data(self.template(), X, Y, self.variances(X))
 
     def template(self) -> SingleTaskGP:
-        """The process that all hyperparameters but the noise are from, not to be changed."""
+        """The process with all hyperparameters except the noise. Do not modify it."""
         return ReferenceGP(self.objective)()
 
     def variances(self, X: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ class ReportedErrors:
 
 
 def understated(function: str) -> Problem:
-    """One function."""
+    """The problem with one function."""
     build = FUNCTIONS[function]
     made: Any = build()
     bounds = bounds_of(made)

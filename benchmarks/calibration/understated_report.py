@@ -1,4 +1,4 @@
-"""The report of suite `understated_noise`: regret, coverage and claims, each with its interval."""
+"""The report of suite `understated_noise`: regret, coverage and claims, with intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.framework.suite import Suite
 
 RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
 
-# Records whose means are shown, by their headings; those of the objective come in two versions.
+# Records whose means are shown, by heading. Records of the objective have two versions.
 OF_OBJECTIVE = {"f, visited": "objective_covered", "f, box": "objective_covered_in_box"}
 OF_OUTCOME = {
     "y, visited": "outcome_covered",
@@ -36,7 +36,7 @@ OVER = ("start", "incumbent", "visited")
 
 @dataclass(frozen=True)
 class Statement:
-    """A row of the tables on statements: a method, and whose the excess of spread is."""
+    """A row of the tables on statements: a method, and the suffix of its records."""
 
     method: str
     ending: str = ""
@@ -47,14 +47,14 @@ class Statement:
 
 @dataclass(frozen=True)
 class UnderstatedReport:
-    """Regret in comparison, the coverage of intervals, and claims of superiority.
+    """Comparisons of regret, the coverage of intervals, and claims of superiority.
 
     Args:
         primary: The methods whose comparisons with the baseline are primary.
-        control: The method that these are compared with besides.
-        baseline: The method that all others are compared with, for the figure.
+        control: A further method with which the primary methods are compared.
+        baseline: The method with which the figure compares all others.
         largest: The problem with the largest differences, which one row leaves out.
-        former: The problems that suite `misspecified` has as well.
+        former: The problems that are also in suite `misspecified`.
     """
 
     primary: tuple[str, ...]
@@ -92,7 +92,7 @@ class UnderstatedReport:
 
     def _comparisons(self, suite: Suite[Any, Any], case: Sequence[ByMethod]) -> list[str]:
         margin = margin_of(suite)
-        # All that are declared, whether they have been run or not: the correction counts them.
+        # All declared comparisons, even if they have not been run: the correction counts them.
         methods = [method.name for method in suite.methods]
         others = [m for m in methods if m not in (self.baseline, *self.primary)]
         families = {
@@ -136,7 +136,7 @@ class UnderstatedReport:
     def _draw_regret(
         self, panel: Axes, collected: Collected, methods: Sequence[str], colors: Mapping[str, str]
     ) -> None:
-        """All problems together as large points, single ones as small ones below."""
+        """Draw the mean over all problems as a large point, single problems as small points."""
         others = [method for method in methods if method != self.baseline]
         groups = {"all": list(collected.values())} | {p: [r] for p, r in collected.items()}
         for row, method in enumerate(others):
@@ -173,7 +173,7 @@ def _coverage_table(case: Sequence[ByMethod], methods: Sequence[str]) -> list[st
         for record in OF_OBJECTIVE.values():
             cells.append(_percentage(case, row.method, Share(record + row.ending)))
         for record in OF_OUTCOME.values():
-            # Of the outcome nothing changes with whose the excess is.
+            # Statements about the outcome do not depend on the attribution of the excess.
             cells.append("–" if row.ending else _percentage(case, row.method, Share(record)))
         body.append([str(row), *cells])
     header = ["method", *OF_OBJECTIVE, *OF_OUTCOME]
@@ -217,7 +217,7 @@ def _problem_table(by_method: ByMethod) -> list[str]:
 
 
 def _statements(case: Sequence[ByMethod], methods: Sequence[str]) -> list[Statement]:
-    """Each method, and those again that state the objective in two ways."""
+    """A row for each method, and a second row for methods with two statements."""
     rows = [Statement(method) for method in methods if seed_means(case, method, RECOMMENDED)]
     return [
         version
@@ -238,7 +238,7 @@ def _both(
 
 
 def _geometric(logarithms: Sequence[float]) -> str:
-    """The number whose logarithm is the mean, with its interval."""
+    """The exponential of the mean of logarithms, with its interval."""
     if len(logarithms) < 2:
         return "–"
     low, high = statistics.student_interval(logarithms)
@@ -267,7 +267,7 @@ def _false(case: Sequence[ByMethod], row: Statement, over: str) -> str:
 def _false_claims(
     case: Sequence[ByMethod], row: Statement, over: str
 ) -> tuple[float, float, float]:
-    """Of all claims over all problems and seeds the share that is false, with its interval."""
+    """The share of false claims among all claims of all problems and seeds, with its interval."""
     made, false = (
         seed_means(case, row.method, Claims(over, row.ending, false)) for false in (False, True)
     )

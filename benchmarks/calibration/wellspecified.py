@@ -1,12 +1,11 @@
-"""Problems whose Gaussian process is right: the objective is drawn from it.
+"""Problems with a well-specified Gaussian process: the objective is drawn from its prior.
 
-Here a plain GP states the truth, and calibration can only do harm; how much, is the question. What
-is compared, and on which seeds, is in ``benchmarks/protocols/wellspecified.md``. Paths of a
+Here the plain GP is right, and calibration can only do harm; the question is how much. The
+comparisons and seeds are in ``benchmarks/protocols/wellspecified.md``. Objectives are paths of a
 Matern-5/2 prior on the unit cube in 1, 2 and 3 dimensions with lengthscales 0.2, 0.3 and 0.4 and
-variance 1, another path for each seed; Gaussian noise of standard deviation 0.1; 5 initial points
-(8 in three dimensions), scrambled Sobol, and 40 evaluations. Methods are given the true
-hyperparameters, and in two dimensions also, in a problem of its own, hyperparameters fitted every
-fifth evaluation.
+variance 1. Each seed has its own path. The noise is Gaussian with standard deviation 0.1. There are
+5 initial points (8 in three dimensions), scrambled Sobol, and 40 evaluations. Methods use the true
+hyperparameters. A further problem in two dimensions fits them at every fifth evaluation.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NUM_FEATURES = 2048
 NUM_GRID = 8192
 NUM_POLISHED = 16
 
-# Number of a random stream, see `framework.replicate`. Never renumber.
+# Number of a random stream, which must not change, see `framework.replicate`.
 PATH = 3
 
 
@@ -59,7 +58,7 @@ class TrueGP:
 
 @dataclass(frozen=True)
 class PriorPath:
-    """Makes the oracle of a seed: its path of the prior, with noise."""
+    """Makes the oracle of a seed: a path of the prior, with noise."""
 
     dim: int
 
@@ -80,20 +79,20 @@ def _oracle(dim: int, seed: int) -> Oracle:
 
 @torch.no_grad()
 def evaluate(path: Any, X: Tensor) -> Tensor:
-    """A path at ``n x d`` points, ``n x 1``."""
+    """Values ``n x 1`` of a path at ``n x d`` points."""
     value: Tensor = path(X)
     return value.reshape(-1, 1)
 
 
 def observe(path: Any, X: Tensor) -> Tensor:
-    """A path at ``n x d`` points with noise, ``n x 1``."""
+    """Noisy values ``n x 1`` of a path at ``n x d`` points."""
     return evaluate(path, X) + NOISE_SD * torch.randn_like(X[:, :1])
 
 
 def maximum(path: Any, dim: int) -> float:
     """The largest value of a path on the unit cube.
 
-    The best of many Sobol points, the best few of them moved uphill.
+    It is found by gradient searches from the best of many Sobol points.
     """
     cube = torch.tensor([[0.0] * dim, [1.0] * dim], dtype=torch.double)
     X = draw_sobol_samples(cube, n=NUM_GRID, q=1, seed=0).squeeze(-2)

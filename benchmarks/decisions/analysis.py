@@ -1,9 +1,9 @@
-"""What runs of suite `decisions` are judged by, and rewards compared at equal rates of violations.
+"""Scores of the suites on decisions, and rewards compared at equal rates of violations.
 
-Everything here is a pure function of results. The unit of all intervals and tests is the seed: its
-values are averaged over the functions of a case first, as they share designs and noise streams.
-Rates, which are shares of the certified rounds, are weighted by the number of these: a run that
-certifies one round and violates it has a rate of 1, and says next to nothing.
+All functions are pure functions of results. The unit of all intervals and tests is the seed. The
+values of a seed are first averaged over the functions of a case, which share designs and noise
+streams. Rates are shares of the certified rounds and are weighted by the number of these rounds: a
+run that certifies only one round and violates it has a rate of 1, which says almost nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RecommendedSafe:
 
 @dataclass(frozen=True)
 class RecommendedRegret:
-    """What a truly safe recommended point falls short of the best one; NaN if it is not safe.
+    """The regret of the recommended point against the best safe point; NaN if it is not safe.
 
     Args:
         stated: Probability of a violation that a safe point may have.
@@ -116,7 +116,7 @@ class RecommendedRegret:
 
 
 def _missed(result: Result) -> list[float]:
-    """Whether the outcome of each round exceeded the quantile that was stated."""
+    """Whether the outcome of each round exceeded the stated quantile."""
     return [float(m) for m in _array(result, "outcome") > _array(result, "quantile")]
 
 
@@ -136,9 +136,9 @@ def _true_rate(result: Result) -> list[float | None]:
     return [float(_array(result, "probability")[certified].mean())]
 
 
-# What is computed from raw results alone, and kept by an archive: flags that rounding could change,
-# rewards without the initial points, and means, which would inherit the rounding of a point that is
-# chosen round after round.
+# Data that are computed from raw results and stored in archives: flags that rounding could change,
+# rewards without the initial points, and means, which would be biased by the rounding of a point
+# that is chosen in many rounds.
 DERIVED: dict[str, Derived] = {
     "missed": Derived(_missed, FLAGS),
     "reward": Derived(_rewards, significant(3)),
@@ -146,8 +146,8 @@ DERIVED: dict[str, Derived] = {
     "true_rate": Derived(_true_rate, significant(6)),
 }
 
-# Round by round flags, rewards and how safe they were; of a recommendation every digit, on which it
-# depends whether it is safe.
+# Flags, rewards and probabilities of violations by round. All digits of the recommendation are
+# kept, since they decide whether it is safe.
 ARCHIVED = Condensation(
     fields={"fit_seconds": average(), "acquisition_seconds": average()},
     extras={
@@ -163,7 +163,7 @@ ARCHIVED = Condensation(
 
 
 def _derived(result: Result, name: str) -> np.ndarray:
-    """One of `DERIVED`, NaN where it has no value: as it was archived, or from the raw result."""
+    """One of `DERIVED`, from the archive or the raw result; NaN where it has no value."""
     if name in result.extras:
         return _array(result, name)
     return np.array(DERIVED[name].trace(result), dtype=float)
@@ -181,7 +181,7 @@ def _array(result: Result, name: str) -> np.ndarray:
 
 
 def pooled_rate(results: Sequence[Result]) -> tuple[float, float, float]:
-    """Violations over certified rounds, both summed over the runs, with its 95 % interval."""
+    """The sum of violations over the sum of certified rounds, with its 95 % interval."""
     certified = [certified_rounds(result) for result in results]
     violated = [n * violation_rate(result) for n, result in zip(certified, results, strict=True)]
     return pooled_ratio(violated, certified)
@@ -192,14 +192,16 @@ def pooled_rate(results: Sequence[Result]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Matched:
-    """A method's reward less that of the plain quantile times the factor that violates as often.
+    """The difference in reward between a method and a multiple of the plain quantile.
+
+    The multiple has the factor at which it violates the limit as often as the method.
 
     Args:
         difference: Mean over the functions of a case.
         interval: Its 95 % interval.
         factors: The factor of each function.
-        outside: Number of functions whose factor lies beyond those that were run, where the
-            nearest stands for it.
+        outside: Number of functions whose factor lies outside the range of factors that were
+            run; the nearest factor replaces it.
     """
 
     difference: float
@@ -211,21 +213,21 @@ class Matched:
 def matched_reward(
     case: Sequence[ByMethod], method: str, multiples: Mapping[str, float]
 ) -> Matched | None:
-    """Compare a method's reward with that of the plain quantile at the method's violation rate.
+    """Compare a method's reward with multiples of the plain quantile at the same violation rate.
 
-    For each function, rates are violations over certified rounds, both summed over the seeds, and
-    rewards are means over the seeds. Between neighbouring factors rate and reward are interpolated
-    linearly, after the rate was made to fall with the factor (its running minimum). The interval
-    is that of 2000 resamples of the seeds, the same for all functions of the case and for all
+    For each function, a rate is the sum of violations over the sum of certified rounds of all
+    seeds, and a reward is the mean over the seeds. Rates are made monotone in the factor (running
+    minimum); between neighbouring factors, rate and reward are interpolated linearly. The interval
+    comes from 2000 resamples of the seeds, the same for all functions of the case and for all
     methods, so that it includes the uncertainty of the factors.
 
     Args:
         case: Results of the functions of a case.
         method: The method.
-        multiples: Factors by the names of the methods that have them, in increasing order.
+        multiples: Factors of the plain quantile by the name of the method, in increasing order.
 
     Returns:
-        The comparison, or None where a method has not been run or has nothing in common.
+        The comparison, or None if the methods have no common seed.
     """
     names = [method, *multiples]
     runs = [{name: _by_seed(by_method.get(name, [])) for name in names} for by_method in case]
@@ -259,7 +261,7 @@ def _by_seed(results: Sequence[Result]) -> dict[int, Result]:
 def _rates_and_rewards(
     runs: Sequence[Sequence[Result]], weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pooled rates and mean rewards, ``resamples x methods``, of ``methods x seeds`` runs."""
+    """Pooled rates and mean rewards, ``resamples x methods``, from ``methods x seeds`` runs."""
     certified = np.array([[_certified(r).sum() for r in row] for row in runs])
     violated = np.array(
         [[(_array(r, "violated") * _certified(r)).sum() for r in row] for row in runs]
@@ -271,15 +273,16 @@ def _rates_and_rewards(
 
 
 def _crossing(rates: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where falling ``rates`` (``b x k``) reach ``target`` (``b``), in steps from 0 to ``k - 1``.
+    """Positions, from 0 to ``k - 1``, where falling ``rates`` (``b x k``) reach ``target`` (``b``).
 
-    And whether the target lies beyond them, where that is the nearest end.
+    The second result states whether the target is out of range; the position is then the
+    nearest end.
     """
     falling = np.minimum.accumulate(rates, axis=1)
     beyond = (target > falling[:, 0]) | (target < falling[:, -1])
     last = falling.shape[1] - 2
-    # The last segment that begins above the target: of factors with equal rates the smallest
-    # counts, which has the largest reward.
+    # The last segment that begins above the target. Of several factors with equal rates, the
+    # smallest counts, since it has the largest reward.
     left = np.clip((falling > target[:, None]).sum(axis=1) - 1, 0, last)
     rows = np.arange(len(left))
     upper, lower = falling[rows, left], falling[rows, left + 1]

@@ -1,21 +1,23 @@
-"""Suite `bbob_constrained`: COCO's problems with constraints, seen through noise.
+"""Suite `bbob_constrained`: COCO's constrained problems with added noise.
 
-The problems are those of ``bbob-constrained`` [Hansen et al. 2021, Optimization Methods and
+The problems come from ``bbob-constrained`` [Hansen et al. 2021, Optimization Methods and
 Software 36], which needs ``coco-experiment``: nine families of functions on [-5, 5]^d, minimised,
-with several numbers of constraints, each of which is kept where it is at most 0. Each problem comes
-with a starting point at which all constraints are kept.
+with several numbers of constraints. A constraint holds where its value is at most 0. Each problem
+has a starting point at which all noise-free constraints hold.
 
-* Four cases: one and three constraints, in two and in five dimensions. In each case the seed
-  decides about the family, all nine in turn, and about the instance, so that intervals over seeds
-  are over functions, too.
-* The objective is the function's negative, maximised, with mean 0 and standard deviation 1 over
-  4096 Sobol points of the box. A constraint is divided by its standard deviation over these points,
-  and not shifted: its limit stays 0. Neither needs an optimum.
-* In these units there is Gaussian noise of 0.3 on each constraint and of 0.1 on the objective, as
-  in `limits_and_workers`. Constraints shall be kept together with a probability of 90 %.
-* The instance is the first one from ``100 s + 1`` on, with ``s`` the last three digits of the seed,
-  at whose starting point they are. Many instances with three constraints have no such point.
-* The starting point and 4 d - 1 Sobol points are known, and 100 rounds follow. Gaussian processes
+* There are four cases: one and three constraints, in two and five dimensions. In each case the seed
+  determines the family, all nine in turn, and the instance, so that intervals over seeds are also
+  intervals over functions.
+* The objective is the negative of the function, maximised, with mean 0 and standard deviation 1
+  over 4096 Sobol points of the box. A constraint is divided by its standard deviation over these
+  points and not shifted, so that its limit stays 0.
+* In these units, Gaussian noise has the standard deviation 0.3 for each constraint and 0.1 for the
+  objective, as in `limits_and_workers`. All constraints have to hold together with a probability of
+  90 %.
+* The instance is the first instance, counted from ``100 s + 1`` with the last three digits ``s`` of
+  the seed, whose starting point is safe in this sense. Many instances with three constraints have
+  no safe starting point.
+* The data before the 100 rounds are the starting point and 4 d - 1 Sobol points. Gaussian processes
   of the objective and of each constraint are `SingleTaskGP` at its defaults, fitted in every tenth
   round.
 """
@@ -51,8 +53,8 @@ from benchmarks.framework.landscapes import Noise
 from benchmarks.framework.replicate_result import Result, replicate_config
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate
 
-# A family has six functions, which differ in their numbers of constraints: these are the places of
-# those with one and with three.
+# A family has six functions with different numbers of constraints. `PLACES` has the places of the
+# functions with one and three constraints.
 NUM_FAMILIES, PER_FAMILY, PLACES = 9, 6, {"one": 1, "three": 2}
 DIMS = (2, 5)
 
@@ -73,7 +75,7 @@ class CocoFunction(SyntheticTestFunction):
         function: The number of the function in its suite.
         dim: Number of inputs.
         instance: The number of its instance.
-        constraint: The number of the constraint, from 0 on; ``None`` for the objective.
+        constraint: The index of the constraint, from 0; ``None`` for the objective.
     """
 
     _optimal_value = None
@@ -90,13 +92,13 @@ class CocoFunction(SyntheticTestFunction):
         return X.new_tensor([self.problem.constraint(x)[self.constraint] for x in X.numpy()])
 
 
-# Evaluated some hundred times in each replicate.
+# Each replicate uses a function some hundred times.
 coco_function = lru_cache(maxsize=8)(CocoFunction)
 
 
 @dataclass(frozen=True)
 class Scaled(Standardized):
-    """A function that is divided by its standard deviation alone, so that 0 stays 0."""
+    """A function that is divided by its standard deviation but not shifted, so that 0 stays 0."""
 
     def __call__(self, X: Tensor) -> Tensor:
         return self.raw(X) / moments(self)[1]
@@ -120,17 +122,17 @@ class InstanceTask(FurtherTask):
 
 @dataclass(frozen=True)
 class CocoTask:
-    """Functions of ``bbob-constrained`` with one number of constraints, one for each seed.
+    """Problems of ``bbob-constrained`` with the same number of constraints, one for each seed.
 
     Args:
-        name: Names the result folder.
-        place: Of the functions within their families, from 1 on.
+        name: The name, unique within a suite.
+        place: The place of the function within its family, from 1.
         dim: Number of inputs.
-        num_initial: Number of initial points, the starting point among them.
-        noise: Of each constraint, in units of its standard deviation over the box.
-        level: The probability with which all constraints shall be kept.
+        num_initial: Number of initial points, including the starting point.
+        noise: Noise of each constraint, in units of its standard deviation over the box.
+        level: The required probability that all constraints hold.
         surrogate: Makes the Gaussian processes of the objective and of each constraint.
-        instances_per_seed: How far apart the first instances of neighbouring seeds are.
+        instances_per_seed: The difference between the first instances of consecutive seeds.
     """
 
     name: str
@@ -143,7 +145,7 @@ class CocoTask:
     instances_per_seed: int = 100
 
     def instance(self, family: int, number: int) -> InstanceTask:
-        """An instance of the function of a family, which are counted from 0 on."""
+        """An instance of the function of a family; families are counted from 0."""
         coordinates = PER_FAMILY * family + self.place, self.dim, number
         problem, make = coco_problem(*coordinates), partial(coco_function, *coordinates)
         constraints = [
@@ -167,7 +169,7 @@ class CocoTask:
 
 @cache
 def _drawn(task: CocoTask, seed: int) -> InstanceTask:
-    # Functions that are made anew are not equal: what is known of an instance hangs on this cache.
+    # Two copies of a function are not equal, so this cache also keeps the caches of its moments.
     numbers = count(task.instances_per_seed * (seed % 1000) + 1)
     instances = (task.instance(seed % NUM_FAMILIES, number) for number in numbers)
     return next(found for found in instances if found.outcome.safe(_start(found), time=0.0))
@@ -179,7 +181,7 @@ def _start(task: InstanceTask) -> Tensor:
 
 
 class CocoReplicate(FurtherReplicate):
-    """Rounds that begin from a safe point, with a process of the objective that is fitted."""
+    """A replicate with a safe starting point, and a fitted process of the objective."""
 
     problem: InstanceTask
 
@@ -197,7 +199,7 @@ class CocoReplicate(FurtherReplicate):
 
 
 def replicate(task: CocoTask, method: JointMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     result = CocoReplicate(task.drawn(seed), method, seed).run()
     return replace(result, config=replicate_config(task, method))
 
@@ -213,6 +215,6 @@ def tasks() -> tuple[CocoTask, ...]:
 
 
 def methods() -> tuple[JointMethod, ...]:
-    """Those of `limits_and_workers` but the earlier rule and the multiples that are no rivals."""
+    """The methods of `limits_and_workers` without ``misses``, ``wide_2`` and ``wide_3``."""
     names = ("budget", "plain", "wide", "oracle")
     return tuple(method for method in METHODS if method.name in names)

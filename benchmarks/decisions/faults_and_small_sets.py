@@ -1,30 +1,32 @@
-"""The tasks of suites `decisions_faults` and `decisions_small_sets`, on functions of their own.
+"""The tasks of suites `decisions_faults` and `decisions_small_sets`.
 
-Everything is as in `tasks`, but no constant of any rule was chosen on these functions.
+The tasks are as in `tasks` but with other functions, on which no constant of a rule was tuned.
 
-Functions, by the name of the limited one, each with the other as the objective, maximised:
+Functions by the name of the outcome; the other function is the objective, maximised:
 
-* ``levy`` (3-d, on [-5, 5]^3): many local optima. Dixon-Price is on [-2, 2]^3.
-* ``dixon_price`` (5-d, on [-2, 2]^5): a curved valley, steep at the corners. Levy is on the same
-  box, on a wider one of which the oracle, too, stays at local optima.
+* ``levy`` (3-d, on [-5, 5]^3) has many local optima. Dixon-Price is on [-2, 2]^3.
+* ``dixon_price`` (5-d, on [-2, 2]^5) is a curved valley, steep at the corners. Levy is on the same
+  box; on a wider box even the oracle stays at local optima.
 
-Cases of `decisions_faults`, of 100 rounds after 5 points for each dimension: half of the box is
-safe at half time, and the outcome's Gaussian process is `SingleTaskGP` at its defaults, fitted in
-every fifth round. Where nothing else is said, noise is Gaussian and has a deviation of 0.3.
+Cases of `decisions_faults` have 5 initial points per dimension and 100 rounds. Half of the box is
+safe in the middle of the run. The outcome's Gaussian process is `SingleTaskGP` at its defaults,
+fitted in every fifth round. Unless stated otherwise, the noise is Gaussian with standard
+deviation 0.3.
 
 * ``control``: no fault.
-* ``student_t``: Student's t noise with 2.5 degrees of freedom, times 0.3.
-* ``jump``: after half time the outcome is higher by 0.6.
-* ``outliers``: one outcome in 20 has noise with a deviation of 2.
-* ``trend``: the outcome rises steadily, by 0.6 over the rounds.
-* ``grid``: outcomes are rounded to multiples of 0.5 from the limit, which they may reach.
+* ``student_t``: Student's t noise with 2.5 degrees of freedom and scale 0.3.
+* ``jump``: in the second half of the run the outcome is higher by 0.6.
+* ``outliers``: one outcome in 20 has noise with standard deviation 2.
+* ``trend``: the outcome rises linearly, by 0.6 over the run.
+* ``grid``: outcomes are rounded to a grid of width 0.5 that contains the limit.
 
-Cases of `decisions_small_sets`, of 120 rounds after 4 points for each dimension: hyperparameters
-are given, but for a noise variance that is ten times too small. Gaussian noise of 0.5.
+Cases of `decisions_small_sets` have 4 initial points per dimension and 120 rounds. Hyperparameters
+are given and right, except for a noise variance that is ten times too small. The noise is Gaussian
+with standard deviation 0.5.
 
 * ``quarter``: a quarter of the box is safe.
-* ``tenth``: a tenth of it.
-* ``quarter_2d``: a quarter of it, with two inputs for each function, so that 8 points are known.
+* ``tenth``: a tenth of the box is safe.
+* ``quarter_2d``: a quarter of the box is safe. Functions have two inputs, hence 8 initial points.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ FUNCTIONS: dict[str, tuple[Standardized, Standardized]] = {
     "levy": (_on(Levy, 5.0, dim=3), _on(DixonPrice, 2.0, dim=3)),
     "dixon_price": (_on(DixonPrice, 2.0, dim=5), _on(Levy, 2.0, dim=5)),
 }
-# With two inputs
+# Functions of two inputs
 FLAT: dict[str, tuple[Standardized, Standardized]] = {
     "levy": (_on(Levy, 5.0, dim=2), _on(DixonPrice, 2.0, dim=2)),
     "dixon_price": (_on(DixonPrice, 2.0, dim=2), _on(Levy, 2.0, dim=2)),

@@ -1,34 +1,35 @@
 """Suite `decisions_further`: more inputs, two limits, four workers, few and many initial points.
 
-Everything else is as in `faults_and_small_sets`: the same functions in other dimensions,
-hyperparameters by `SingleTaskGP` at its defaults, fitted in every tenth of 100 rounds, Gaussian
-noise of 0.3 on each outcome, and half of the box safe.
+Tasks are as in `faults_and_small_sets`: the same functions in other dimensions, `SingleTaskGP` at
+its defaults, fitted in every tenth of 100 rounds, Gaussian noise with standard deviation 0.3 on
+each outcome, and half of the box safe.
 
-Functions, by the name of the limited one: ``levy`` with Dixon-Price as the objective, and
-``dixon_price`` with Levy, both on [-2, 2]^d.
+Functions by the name of the outcome: ``levy`` with Dixon-Price as the objective, and
+``dixon_price`` with Levy as the objective, both on [-2, 2]^d.
 
-Cases; where nothing else is said there are five inputs, one limit, 4 d initial points, and each
+Cases. Unless stated otherwise, there are five inputs, one limit and 4 d initial points, and each
 outcome is known before the next choice:
 
 * ``d5`` and ``d10``: five and ten inputs.
-* ``two_limits``: Styblinski and Tang's function has a limit too. At least one of both is violated
-  with a probability of at most 10 % in a safe point; each is safe in 60 % of the box by itself, at
-  95 %.
-* ``workers``: four workers. Evaluations take exponential times, so outcomes come late and out of
-  order; a worker that is free gets the next point at once.
+* ``two_limits``: Styblinski and Tang's function is a second outcome with a limit. At a safe point,
+  both limits hold together with a probability of at least 90 %. Each limit alone holds with a
+  probability of at least 95 % in 60 % of the box.
+* ``workers``: four workers. Durations of evaluations are exponential, so outcomes arrive late and
+  out of order. A free worker gets the next point at once.
 * ``both``: two limits and four workers.
-* ``start_5``, ``start_20`` and ``start_100``: a quarter of the box is safe, and 5, 20 or 100
-  initial points are known.
+* ``start_5``, ``start_20`` and ``start_100``: a quarter of the box is safe, and there are 5, 20 or
+  100 initial points.
 
-Methods are those of `methods`, with a `ChanceConstraint` on several outcomes:
+Methods are the methods of `methods` for several outcomes:
 
-* ``budget``: the rule at its defaults, carried on by `with_model`.
-* ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget; ``wide_2`` and
-  ``wide_3`` times 2 and 3, for rewards at matched violations.
+* ``budget``: the rule at its defaults; `with_model` continues it in each round.
+* ``misses``: the previous rule, see `rule_of_misses`.
+* ``plain`` and ``wide``: Gaussian quantiles times 1 and 1.5, without a budget. ``wide_2`` and
+  ``wide_3`` (times 2 and 3) serve to compare rewards at matched violations.
 * ``oracle``: certifies by the true probability that any limit is violated.
 
-The objective's model hallucinates points that are out, for all methods alike; the outcomes' models
-know what has come.
+For all methods, the objective's model hallucinates values at points under evaluation. Models of
+outcomes know only the outcomes that have arrived.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint
 from botorch_calib.decisions.widening import EQUAL
 
-# Number of a random stream, see `framework.replicate`. Never renumber.
+# Number of a random stream, which must not change, see `framework.replicate`.
 DURATIONS = 32
 
 
 @dataclass(frozen=True)
 class SeveralOutcomes:
-    """Outcomes with independent noise that shall be within their limits together.
+    """Outcomes with independent noise that have to be within their limits together.
 
     Args:
         parts: The outcomes, each with its limit.
-        level: The probability with which none of them shall be beyond its limit.
+        level: The required probability that all outcomes are within their limits.
     """
 
     parts: tuple[LimitedOutcome, ...]
@@ -97,7 +98,7 @@ class SeveralOutcomes:
         return 1.0 - (1.0 - torch.cat(each, dim=-1)).prod(dim=-1, keepdim=True)
 
     def room(self, U: Tensor, time: float) -> Tensor:
-        """How much more probable a violation could be, ``n x 1``: negative if unsafe."""
+        """Allowed minus true probability of a violation, ``n x 1``; negative if unsafe."""
         return self.limit - self.violation_probability(U, time)
 
     def safe(self, U: Tensor, time: float) -> Tensor:
@@ -107,7 +108,7 @@ class SeveralOutcomes:
 
 @dataclass(frozen=True)
 class FurtherTask(DecisionTask):
-    """A `DecisionTask` with several limited outcomes, and so many points under evaluation."""
+    """A `DecisionTask` with several limited outcomes and several workers."""
 
     outcome: Any  # `SeveralOutcomes`, which has no single surface
     workers: int = 1
@@ -118,37 +119,37 @@ class FurtherTask(DecisionTask):
 
 @dataclass(frozen=True)
 class JointMethod(DecisionMethod):
-    """States the constraint on all outcomes, round by round.
+    """A method that states the constraint on all outcomes of each round.
 
     Args:
-        name: Names it.
+        name: The name, unique within a suite.
     """
 
     def constraint(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: ChanceConstraint | None
     ) -> ChanceConstraint:
-        """That of a round, from that of the ``last`` one; there is none before the first."""
+        """The constraint of a round; ``last`` is the constraint of the previous round, if any."""
         raise NotImplementedError
 
     def decide(self, constraint: ChanceConstraint, x: Tensor) -> None:
-        """Take note that ``x`` (``1 x d``) is sent to a worker, if anything is learned from it."""
+        """Record that ``x`` (``1 x d``) is sent to a worker, if the method needs this."""
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """Take in its outcomes ``y`` (``1 x m``)."""
+        """Record the outcomes ``y`` (``1 x m``) at ``x``."""
 
     def rooms(self, margins: list[float], num: int) -> list[float]:
-        """How far the quantile that was stated of each of ``num`` outcomes is below its limit."""
+        """The distances of the stated quantiles of ``num`` outcomes below their limits."""
         return margins
 
 
 @dataclass(frozen=True)
 class JointBudget(JointMethod):
-    """A chance constraint on all outcomes, at its defaults, carried on from round to round.
+    """A chance constraint on all outcomes at its defaults, continued in each round.
 
     Args:
-        name: Names the method.
-        confidence: With which the point that is recommended is safe.
-        constants: Those of the rule, so that changed ones are noticed.
+        name: The name, unique within a suite.
+        confidence: The confidence with which the recommended point is safe.
+        constants: Constants of the rule, so that a change of them changes the configuration.
     """
 
     confidence: float = 0.95
@@ -170,13 +171,13 @@ class JointBudget(JointMethod):
         constraint.decide(x)
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        # The next round has models of all data, so these need not be conditioned.
+        # The next round has models of all data, so the present models need not be conditioned.
         constraint.observe(x, y, condition=False)
 
 
 @dataclass(frozen=True)
 class JointMisses(JointBudget):
-    """Likewise, by the rule before."""
+    """As `JointBudget`, with the previous rule."""
 
     constants: tuple[float, ...] = (EQUAL,)
 
@@ -188,12 +189,13 @@ class JointMisses(JointBudget):
 
 @dataclass(frozen=True)
 class JointWidth(JointMethod):
-    """The Gaussians' own quantiles times a factor, the same throughout, without a budget.
+    """Gaussian quantiles times a fixed factor, without a budget.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
         factor: The factor.
-        equal_part: How limits share what may be violated, so that a changed rule is noticed.
+        equal_part: A constant of the rule by which limits share the allowed probability, so that
+            a change of it changes the configuration.
     """
 
     factor: float = 1.0
@@ -222,7 +224,7 @@ class JointOracle(JointMethod):
 
 
 def named(gps: Sequence[SingleTaskGP]) -> dict[str, SingleTaskGP]:
-    """The models of outcomes by their numbers."""
+    """The models of the outcomes, named by their indices."""
     return {str(i): gp for i, gp in enumerate(gps)}
 
 
@@ -249,7 +251,7 @@ METHODS = (
 
 
 def factors() -> dict[str, float]:
-    """The factors of the plain quantiles, by the names of their methods."""
+    """The factors of the plain quantiles by the name of the method."""
     return {method.name: method.factor for method in METHODS if isinstance(method, JointWidth)}
 
 
@@ -257,12 +259,12 @@ def factors() -> dict[str, float]:
 
 
 class FurtherReplicate(DecisionReplicate):
-    """Choices by workers that are free, and outcomes that come when their evaluations end."""
+    """Free workers get points at once, and outcomes arrive when their evaluations end."""
 
     method: JointMethod
 
     def __init__(self, task: FurtherTask, method: JointMethod, seed: int) -> None:
-        Replicate.__init__(self, task, method, seed, task.num_rounds)  # outcomes are several
+        Replicate.__init__(self, task, method, seed, task.num_rounds)  # several outcomes
         self.bounds = box(task.objective.bounds)
         self.reference = ReferenceGP(task.noisy_objective())
         self.surrogate = method.surrogate(task.surrogate)
@@ -271,7 +273,7 @@ class FurtherReplicate(DecisionReplicate):
         self.X = cube(task.dim, task.num_initial, seed=stream_seed(seed, DESIGN))
         self.objectives, self.outcomes = self._observe(self.X, step=0, time=0.0)
         self.rounds: dict[str, list[float | None]] = {}
-        # When evaluations end, and what will come of them.
+        # The time, and the evaluations in progress as a heap.
         self.now, self.out = 0.0, list[Evaluation]()
 
     def prepare(self, step: int) -> None:
@@ -301,7 +303,7 @@ class FurtherReplicate(DecisionReplicate):
         rooms = self.method.rooms(margins, len(parts))
         self._note(
             certified=float(min(margins) >= 0.0),
-            # How far the outcome is beyond its quantile that is farthest beyond.
+            # The largest excess of an outcome over its quantile.
             quantile=0.0,
             outcome=max(b + room for b, room in zip(beyond, rooms, strict=True)),
             violated=float(max(beyond) > 0.0),
@@ -311,14 +313,14 @@ class FurtherReplicate(DecisionReplicate):
         heapq.heappush(self.out, Evaluation(self.now + duration, step, x, objective, outcomes))
 
     def _objective_gp(self, step: int) -> SingleTaskGP:
-        """The objective's process of all that is known."""
+        """The objective's process, given all data."""
         return with_data(self.reference(), self.X, self.objectives)
 
     def _arrive(self) -> None:
-        """Take in what comes of the evaluation that ends next."""
+        """Add the outcomes of the evaluation that ends next."""
         ended = heapq.heappop(self.out)
         self.now = ended.end
-        assert self.constraint is not None  # as there has been a round
+        assert self.constraint is not None  # there has been a round
         self.method.observe(self.constraint, ended.x, ended.outcomes)
         self.X = torch.cat([self.X, ended.x])
         self.objectives = torch.cat([self.objectives, ended.objective])
@@ -334,7 +336,7 @@ class FurtherReplicate(DecisionReplicate):
 
 
 class Evaluation(NamedTuple):
-    """A point ``1 x d`` with a worker, and what will come of it, by when that is."""
+    """The evaluation of a point ``1 x d``: its end and its values, sorted by its end."""
 
     end: float
     step: int
@@ -344,7 +346,7 @@ class Evaluation(NamedTuple):
 
 
 def replicate(task: FurtherTask, method: JointMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     return FurtherReplicate(task, method, seed).run()
 
 
@@ -353,13 +355,13 @@ def replicate(task: FurtherTask, method: JointMethod, seed: int) -> Result:
 
 @dataclass(frozen=True)
 class FurtherCase:
-    """What differs from one case to the other.
+    """The settings of a case.
 
     Args:
         dim: Number of inputs.
         num_initial: Number of initial points.
         safe_share: Share of the box that is safe.
-        has_second: Whether Styblinski and Tang's function has a limit as well.
+        has_second: Whether Styblinski and Tang's function is a second outcome with a limit.
         workers: Number of workers.
     """
 
@@ -390,7 +392,8 @@ class FurtherCase:
         )
 
 
-# Each of two outcomes is safe at this level in this share of the box: both are in about half of it.
+# Each of two outcomes is safe at this level in this share of the box; together they are safe in
+# about half of the box.
 LEVEL_OF_EACH, SHARE_OF_EACH = 0.95, 0.6
 
 CASES: dict[str, FurtherCase] = {

@@ -1,26 +1,26 @@
-"""The methods of the suites on decisions: ways to state the outcome's quantile that decides.
+"""The methods of the suites on decisions, which state the quantile of the outcome that decides.
 
-All but the learners take the quantile of a Gaussian, ``mean + k z deviation`` with ``z`` that of
-the level:
+Some methods use a Gaussian quantile ``mean + k z deviation`` with the standard normal quantile
+``z`` at the level:
 
-* ``plain``: ``k = 1``, what the Gaussian process states.
-* ``wide``: ``k = 1.5``, a margin of safety by hand.
+* ``plain``: ``k = 1``, the quantile of the Gaussian process.
+* ``wide``: ``k = 1.5``, a fixed safety margin.
 * ``loo``: ``k^2`` is the mean square of the leave-one-out residuals so far.
-* ``plain_075``, ``plain_200`` and ``plain_300``: ``k`` in percent. Which of them violates the limit
-  as often as another method does is known in hindsight alone: they are not rivals, but what rewards
-  are compared with.
+* ``plain_075``, ``plain_200`` and ``plain_300``: the name has ``k`` in percent. Rewards of other
+  methods are compared with the ``k`` that violates the limit equally often, which is only known in
+  hindsight. These methods are therefore no competitors.
 
-Learners, kept from round to round:
+Other methods learn between rounds:
 
 * ``budget``: `ChanceConstraint` at its defaults.
-* ``budget_sharp``: likewise, with hyperparameters that were given corrected by `sharpened` in every
-  fifth round. Where the task fits its Gaussian process anyway it is ``budget`` over again.
-* ``budget_spread``: likewise, with noise by input, learned in every fifth round by
-  `with_learned_spread`.
-* ``misses``: the rule before it, `rule_of_misses`.
+* ``budget_sharp``: ``budget``, with `sharpened` correcting given hyperparameters in every fifth
+  round. It equals ``budget`` if the task fits its Gaussian process.
+* ``budget_spread``: ``budget_sharp``, with a noise variance that depends on the input; it is
+  learned in every fifth round by `with_learned_spread`.
+* ``misses``: the previous rule, see `rule_of_misses`.
 
-What is recommended in the end is ``recommend``'s choice for learners, at a confidence of 95 %, and
-for the others the certified point with the best mean.
+Methods that learn recommend a point with a confidence of 95 %, as ``recommend`` does. Other methods
+recommend the certified point with the best mean.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from botorch_calib.decisions import budget, widening
 from botorch_calib.models import loo_residuals
 from botorch_calib.models.sharpened_hyperparameters import EVIDENCE, LENGTHSCALE_WIDTH, NOISE_WIDTH
 
-# Rounds from one correction of given hyperparameters to the next, and how far these are trusted.
+# Number of rounds between corrections of given hyperparameters, and settings of `sharpened`.
 SHARPENING = (5, NOISE_WIDTH, LENGTHSCALE_WIDTH, EVIDENCE)
 
-# Factors of the plain quantile that are no methods of their own.
+# Factors of the plain quantile that only serve to compare rewards.
 MULTIPLES = (0.75, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
 class GaussianQuantile(DecisionMethod):
-    """The Gaussian's quantile times a factor, the same throughout.
+    """The Gaussian quantile with a fixed factor of the standard deviation.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
         factor: The factor.
     """
 
@@ -63,10 +63,10 @@ class GaussianQuantile(DecisionMethod):
 
 @dataclass(frozen=True)
 class LeaveOneOut(DecisionMethod):
-    """The Gaussian's quantile times the root mean square of leave-one-out residuals.
+    """The Gaussian quantile with the root mean square of leave-one-out residuals as the factor.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
     """
 
     def start(self, outcome: Limited) -> Certifier:
@@ -74,12 +74,12 @@ class LeaveOneOut(DecisionMethod):
 
 
 def leave_one_out_factor(gp: SingleTaskGP) -> float:
-    """The factor of all deviations with which leave-one-out residuals have the variance 1."""
+    """The factor of standard deviations that gives leave-one-out residuals the variance 1."""
     return float(loo_residuals(gp).square().mean().sqrt())
 
 
 def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceConstraint:
-    """The limit by ``factor`` times the Gaussian's own quantile, without a budget."""
+    """A constraint with ``factor`` times the Gaussian quantile, without a budget."""
     return ChanceConstraint(
         gp, outcome.limit, level=outcome.level, width=factor, budget=math.inf, rows=()
     )
@@ -87,14 +87,15 @@ def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceCons
 
 @dataclass(frozen=True)
 class Budgeted(DecisionMethod):
-    """A chance constraint at its defaults, carried on from round to round.
+    """A chance constraint at its defaults, continued in each round.
 
     Args:
-        name: Names the method.
-        sharpening: Rounds from one correction of given hyperparameters to the next, and the
-            settings of `sharpened`; ``None`` leaves them as they are.
-        confidence: With which the point that is recommended is safe.
-        constants: Those of the rule, in the package, so that changed ones are noticed.
+        name: The name, unique within a suite.
+        sharpening: Number of rounds between corrections of given hyperparameters, and settings
+            of `sharpened`; ``None`` for no corrections.
+        confidence: The confidence with which the recommended point is safe.
+        constants: Constants of the package's rule, so that a change of them changes the
+            configuration.
     """
 
     sharpening: tuple[int, float, float, float] | None = None
@@ -116,11 +117,11 @@ class Budgeted(DecisionMethod):
 
 @dataclass(frozen=True)
 class ByMisses(DecisionMethod):
-    """The rule before, see `rule_of_misses`, carried on from round to round.
+    """The previous rule, see `rule_of_misses`, continued in each round.
 
     Args:
-        name: Names the method.
-        confidence: With which the point that is recommended is safe.
+        name: The name, unique within a suite.
+        confidence: The confidence with which the recommended point is safe.
     """
 
     confidence: float | None = 0.95
@@ -131,10 +132,10 @@ class ByMisses(DecisionMethod):
 
 @dataclass(frozen=True)
 class SpreadBudgeted(Budgeted):
-    """A chance constraint on a process whose noise by input is learned.
+    """A chance constraint on a process whose noise depends on the input and is learned.
 
     Args:
-        every: Rounds from one learning to the next.
+        every: Number of rounds between updates of the noise.
     """
 
     every: int = 5
@@ -147,7 +148,7 @@ SPREAD = SpreadBudgeted("budget_spread", SHARPENING)
 
 
 class Learning:
-    """Keeps one constraint.
+    """A certifier that continues one constraint in each round.
 
     Args:
         outcome: The outcome.
@@ -166,18 +167,18 @@ class Learning:
         return self.kept
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        # The next round has a model of all data, so this one need not be conditioned.
-        constraint.decide(x)  # a point may come again, with an equal outcome
+        # The next round has a model of all data, so the present model need not be conditioned.
+        constraint.decide(x)  # a point may be chosen again and have an equal outcome
         constraint.observe(x, y, condition=False)
 
 
-# ------------------------------------------------------------ those that are compared
+# ------------------------------------------------------------ methods of the suites
 
 DecisionMethods = tuple[GaussianQuantile | LeaveOneOut | ByMisses | Budgeted, ...]
 
 
 def budgeted() -> DecisionMethods:
-    """The methods of suite `decisions_budget`, and the multiples of the plain quantile."""
+    """The methods of suite `decisions_budget`, including multiples of the plain quantile."""
     return (
         Budgeted("budget_sharp", SHARPENING),
         Budgeted("budget"),
@@ -194,7 +195,7 @@ def multiples() -> tuple[GaussianQuantile, ...]:
 
 
 def factors() -> dict[str, float]:
-    """The factors of the plain quantile that are run, by the names of their methods, in order."""
+    """The factors of the plain quantile by the name of the method, in increasing order."""
     found = {
         method.name: method.factor for method in budgeted() if isinstance(method, GaussianQuantile)
     }

@@ -1,7 +1,7 @@
-"""Methods that know what rivals do not: what these are compared with.
+"""Methods with knowledge that no user has, as references for other methods.
 
-`Oracle` knows which points are safe. `RightProcess` knows which hyperparameters are right, and no
-more of the functions than rivals do: what it earns less than the oracle is the price of learning.
+`Oracle` knows which points are safe. `RightProcess` knows the right hyperparameters, but has to
+learn the functions as other methods do. The difference in their rewards is the price of learning.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Oracle(DecisionMethod):
     """Certifies by the true quantile of the outcome at the time of the round.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
     """
 
     def surrogate(self, given: Surrogate) -> Surrogate:
-        """A model that nothing rests on, fitted once."""
+        """A model that is fitted once, since no decision depends on it."""
         return Refitted(every=sys.maxsize)
 
     def start(self, outcome: Limited) -> Certifier:
-        """See `DecisionMethod`; it uses all of the outcome."""
+        """See `DecisionMethod`. Unlike other methods, it uses the true distribution."""
         return Unlearning(lambda gp, time: TrueConstraint(gp, outcome, time))
 
 
 class TrueConstraint(ChanceConstraint):
-    """The limit by the true quantile.
+    """A constraint by the true quantile.
 
     Args:
         model: Any model of the outcome; margins do not depend on it.
@@ -60,9 +60,9 @@ class TrueConstraint(ChanceConstraint):
 
 @dataclass(frozen=True)
 class RightProcess(GaussianQuantile):
-    """The plain quantile of the Gaussian process that the task gives, without the task's faults.
+    """The plain quantile of the task's Gaussian process with the right hyperparameters.
 
-    Where the task fits its Gaussian process it is ``plain`` over again.
+    It equals ``plain`` if the task fits its Gaussian process.
     """
 
     def surrogate(self, given: Surrogate) -> Surrogate:

@@ -1,4 +1,4 @@
-"""The report of suites with an oracle: each method beside it and beside the plain quantile."""
+"""The report of suites with an oracle, which compares methods with it and the plain quantile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.framework.replicate_result import ByMethod, Collected, Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 
-# By whether violations and reward are worse.
+# The text in the table, by whether violations and reward are worse.
 WORSE_IN = {
     (False, False): "neither",
     (True, False): "violations",
@@ -28,11 +28,11 @@ WORSE_IN = {
 
 @dataclass(frozen=True)
 class OracleReport(DecisionReport):
-    """As `DecisionReport`, with each method beside the plain quantile and an oracle.
+    """A `DecisionReport` that also compares methods with the plain quantile and an oracle.
 
     Args:
-        yardsticks: The methods that rewards are stated as shares of, an oracle first.
-        beside: Pairs of cases, the first of which is compared with the second.
+        yardsticks: Reference methods, an oracle first. Rewards are stated as shares of theirs.
+        beside: Pairs of cases; the first case is compared with the second.
     """
 
     page: str = "decisions_with_oracle"
@@ -65,7 +65,7 @@ class OracleReport(DecisionReport):
         return table(header, self._rows(cases, cells))
 
     def _compared(self, case: Sequence[ByMethod], method: str) -> list[str]:
-        """Both differences to the plain quantile with their intervals, and what is worse."""
+        """Differences of violations and reward to the plain quantile, and which is worse."""
         violations, rewards = (
             differences(values_by_seed(case, method, s), values_by_seed(case, self.primary, s))
             for s in (analysis.violation_rate, analysis.reward)
@@ -83,7 +83,7 @@ class OracleReport(DecisionReport):
         ]
 
     def _known(self) -> str:
-        """What the yardsticks know."""
+        """A description of the yardsticks for the page."""
         oracle, *others = self.yardsticks
         what = f"`{oracle}`, which certifies by the true quantile at the time of the round"
         return what + "".join(
@@ -103,7 +103,7 @@ class OracleReport(DecisionReport):
         return f"{made} of {len(runs)}, {safe:.0f}"
 
     def _between_cases(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
-        """Reward and violations of a case beside those of another."""
+        """Reward and violations of a case compared with another case."""
         reward, violated = "reward of the other's, %", "violated, difference to the other's, %"
         header = ["case", "other", "method", reward, "95 % interval", violated, "95 % interval"]
         body = []
@@ -127,7 +127,7 @@ def _percent(share: float) -> str:
 
 
 def _worst(case: Sequence[ByMethod], method: str) -> str:
-    """The largest rate of violations of a run, and the numbers that it is of."""
+    """The largest rate of violations of a run, with the numbers of violations and rounds."""
     worst = max(_runs(case, method), key=analysis.violation_rate)
     rate, certified = analysis.violation_rate(worst), analysis.certified_rounds(worst)
     return f"{100 * rate:.0f} ({rate * certified:.0f} of {certified:.0f})"

@@ -1,17 +1,18 @@
-"""The tasks of suite `decisions_random`: small safe sets of random functions, drawn anew by seed.
+"""The tasks of suite `decisions_random`: small safe sets of functions that depend on the seed.
 
-Named functions have peculiarities, such as the islands of Levy's. Here the limited outcome and the
-objective are draws of a Gaussian process with a Matern-5/2 kernel, of two, three or five inputs in
-the unit cube, and each seed has its own: intervals over seeds are over functions, too. The kernel's
-lengthscale is 0.25 sqrt(d), so that functions of all dimensions are similarly rough.
+Named functions have peculiarities, such as the separate safe regions of Levy's function. Here the
+outcome and the objective are draws of a Gaussian process with a Matern-5/2 kernel, with two, three
+or five inputs in the unit cube. Each seed has its own draws, so that intervals over seeds are also
+intervals over functions. The lengthscale is 0.25 sqrt(d), so that functions of all dimensions are
+similarly rough.
 
-All else is as in case ``quarter`` of `decisions_small_sets`: a quarter of the box is safe, 4 points
-for each dimension come before 120 rounds, and hyperparameters are given but for a noise variance
-that is ten times too small.
+Everything else is as in case ``quarter`` of `decisions_small_sets`: a quarter of the box is safe,
+there are 4 initial points per dimension and 120 rounds, and hyperparameters are given and right,
+except for a noise variance that is ten times too small.
 
-* ``independent``: the objective is a draw of its own.
-* ``opposed``: the objective is the sum of the outcome and a draw of its own, so that what promises
-  much is mostly not safe.
+* ``independent``: the objective is an independent draw.
+* ``opposed``: the objective is the sum of the outcome and an independent draw, so that points with
+  a large objective are mostly unsafe.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.framework.replicate_result import Result, replicate_config
 
 DIMS, LENGTHSCALE, NUM_FEATURES = (2, 3, 5), 0.25, 512
 
-# Numbers of random streams, see `framework.replicate`. Never renumber.
+# Numbers of random streams, which must not change, see `framework.replicate`.
 LIMITED, OWN = 32, 33
 
 
@@ -42,7 +43,7 @@ class PriorDraw(SyntheticTestFunction):
 
     Args:
         dim: Number of inputs, in the unit cube.
-        seeds: One for each of the draws that are added.
+        seeds: The seeds of the draws, which are added.
     """
 
     _optimal_value = None
@@ -73,16 +74,16 @@ class PriorDraw(SyntheticTestFunction):
         return (X @ self.frequencies.mT + self.phases).cos() @ self.weights
 
 
-# Evaluated some hundred times in each replicate.
+# Each replicate uses a function some hundred times.
 prior_draw = lru_cache(maxsize=4)(PriorDraw)
 
 
 @dataclass(frozen=True)
 class RandomTask:
-    """A task for each seed.
+    """A task whose functions depend on the seed.
 
     Args:
-        name: Names the result folder.
+        name: The name, unique within a suite.
         dim: Number of inputs.
         opposed: Whether the outcome is part of the objective.
     """
@@ -94,7 +95,7 @@ class RandomTask:
     num_features: int = NUM_FEATURES
 
     def drawn(self, seed: int) -> DecisionTask:
-        """The task with the functions of one seed."""
+        """The task with the functions of a seed."""
         limited, own = (stream_seed(seed, stream, self.dim) for stream in (LIMITED, OWN))
         objective = (limited, own) if self.opposed else (own,)
         return SMALL_SETS["quarter"].task(
@@ -105,7 +106,7 @@ class RandomTask:
 
 
 def replicate(task: RandomTask, method: DecisionMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     result = decisions.replicate(task.drawn(seed), method, seed)
     return replace(result, config=replicate_config(task, method))
 

@@ -1,21 +1,21 @@
-"""Suite `real_limits`: limits on problems that others made, with noise that is theirs.
+"""Suite `real_limits`: limits on outcomes of real data and simulators, with their own noise.
 
-The problems are tables in ``benchmarks/data/real_limits.npz``: repetitions of the outcome and of
-the objective, with their noise, at 128 settings, which are the choices of all methods. The script
-that made them is ``benchmarks/decisions/real_tables.py`` of commit 1ce965b8; it says which packages
-they are from.
+The problems are tables in ``benchmarks/data/real_limits.npz``: noisy repetitions of the outcome and
+the objective at 128 settings, from which all methods choose. The tables were made by
+``benchmarks/decisions/real_tables.py`` of commit 1ce965b8, which names the packages with the data.
 
-* ``real_missed_cases``: at most 6 % of the malignant cases missed. The outcome lies on a coarse
-  grid, and its noise is anything from none to a third of the cases.
-* ``real_glucose``: at least 70 mg/dl throughout. Noise differs tenfold between settings.
-* ``real_portfolio``: at most 5 % lost in a month, with weights of 0 to 2 of the three factors.
-  Months follow each other from a random one on, crashes and calm decades as they were.
+* ``real_missed_cases``: at most 6 % of the malignant cases may be missed. The outcome lies on a
+  coarse grid, and its noise ranges from none to a third of the cases.
+* ``real_glucose``: glucose must not fall below 70 mg/dl. The noise of some settings is ten times as
+  large as the noise of others.
+* ``real_portfolio``: at most 5 % may be lost in a month, with weights from 0 to 2 of the three
+  factors. Months are in historical order from a random month, with their crashes and calm decades.
 
-80 rounds after 15 settings drawn at random. Gaussian processes of the outcome and of the
+There are 15 random settings and then 80 rounds. Gaussian processes of the outcome and the
 objective are `SingleTaskGP` at its defaults, fitted in every fifth round. The objective is
 shifted and scaled so that its means at the settings have the mean 0 and the standard deviation 1.
-A setting is truly safe if at most a tenth of all of its repetitions violate the limit; with the
-portfolio these are all months.
+A setting is truly safe if at most a tenth of its repetitions (for the portfolio, of all months)
+violate the limit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_WEIGHT = 2.0
 
 
 class Table(NamedTuple):
-    """A problem in full: settings ``128 x 3``, outcomes and objectives ``128 x repetitions``."""
+    """The data of a problem: settings ``128 x 3``, other fields ``128 x repetitions``."""
 
     settings: Tensor
     outcomes: Tensor
@@ -57,7 +57,7 @@ class Table(NamedTuple):
 
 @cache
 def table(name: str) -> Table:
-    """The table of a problem, its objective scaled."""
+    """The table of a problem, with a scaled objective."""
     U = cube(3, NUM_SETTINGS, seed=0)
     with np.load(FILE) as file:
         stored = torch.as_tensor(file[name]).to(U)
@@ -72,12 +72,12 @@ def table(name: str) -> Table:
 
 @dataclass(frozen=True)
 class Tabulated:
-    """The limited outcome of a table; points are settings of it.
+    """The outcome of a table, whose points are the settings of the table.
 
     Args:
-        name: Of the table.
-        limit: The limit, from above.
-        level: The probability with which the outcome has to be within it.
+        name: The name of the table.
+        limit: The upper limit.
+        level: The required probability that the outcome is within the limit.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Tabulated:
         return (self._repetitions(U) > self.limit).double().mean(dim=-1, keepdim=True)
 
     def room(self, U: Tensor, time: float) -> Tensor:
-        """How much higher outcomes could be and still be safe, ``n x 1``: negative if unsafe."""
+        """By how much outcomes could increase and still be safe, ``n x 1``; negative if unsafe."""
         ordered = self._repetitions(U).sort(dim=-1).values
         allowed = int((1.0 - self.level) * ordered.shape[-1] + 1e-9)
         return self.limit - ordered[..., -1 - allowed].unsqueeze(-1)
@@ -103,7 +103,7 @@ class MeanObjective:
     """Means of the objective at the settings of a table.
 
     Args:
-        name: Of the table.
+        name: The name of the table.
     """
 
     name: str
@@ -113,7 +113,7 @@ class MeanObjective:
 
 
 def rows(name: str, U: Tensor) -> Tensor:
-    """The rows of a table at which settings ``... x d`` stand."""
+    """The rows of a table that contain the settings ``... x d``."""
     return torch.cdist(U, table(name).settings).argmin(dim=-1)
 
 
@@ -122,13 +122,13 @@ class RealTask:
     """One of the problems.
 
     Args:
-        name: Names the result folder.
-        outcome: The limited outcome.
-        in_order: Whether repetitions follow each other, for all settings alike.
+        name: The name, unique within a suite.
+        outcome: The outcome.
+        in_order: Whether repetitions are used in their order, the same for all settings.
         surrogate: Makes both Gaussian processes.
-        num_initial: Number of settings drawn at first.
+        num_initial: Number of initial settings, drawn at random.
         num_rounds: Number of rounds after them.
-        beta: Of the upper confidence bound that is maximised among certified settings.
+        beta: ``beta`` of the upper confidence bound that is maximised over certified settings.
     """
 
     name: str
@@ -163,10 +163,10 @@ TASKS = (
 
 
 class RealReplicate(DecisionReplicate):
-    """A choice among the settings of a table in each round, and one of their repetitions."""
+    """Each round chooses a setting of a table and observes one of its repetitions."""
 
     def __init__(self, task: RealTask, method: DecisionMethod, seed: int) -> None:
-        Replicate.__init__(self, task, method, seed, task.num_rounds)  # the settings are a table's
+        Replicate.__init__(self, task, method, seed, task.num_rounds)  # a table has no other points
         self.table = table(task.outcome.name)
         self.bounds = self.table.settings.new_tensor(task.bounds).T
         self.surrogate = method.surrogate(task.surrogate)
@@ -215,7 +215,7 @@ class RealReplicate(DecisionReplicate):
         return best_certified(acqf, margin, Place(None, choices=self.table.settings))
 
     def _observe(self, X: Tensor, step: int, time: float) -> tuple[Tensor, Tensor]:
-        """One repetition at each of ``n x d`` settings, ``n x 1`` each: both of the same one."""
+        """Objective and outcome of the same repetition at ``n x d`` settings, ``n x 1`` each."""
         num = self.table.outcomes.shape[-1]
         if self.problem.in_order:
             start = self.first + (self.problem.num_initial + step - 1 if step else 0)
@@ -228,5 +228,5 @@ class RealReplicate(DecisionReplicate):
 
 
 def replicate(task: RealTask, method: DecisionMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     return RealReplicate(task, method, seed).run()

@@ -1,12 +1,10 @@
-"""The loop of suite `decisions`: a certified choice in each round, and what came of it.
+"""The loop of the suites on decisions: a method certifies points in each round, and one is chosen.
 
-A method states a chance constraint in each round; what is chosen under it follows one rule for
-all: the largest upper confidence bound on the objective among the certified points of a two-step
-search by `optimize_chance_constrained`, or where nothing is certified the point from which most can
-be learned.
-So methods differ in what they certify alone. All methods of one seed see the same initial points,
-the same noise and, round by round, the same points to choose from and offsets around the best of
-them.
+A method states a chance constraint in each round. The choice follows the same rule for all methods:
+of the certified points of a two-step search, the one with the largest upper confidence bound on the
+objective; if no point is certified, the most informative point. Methods therefore differ only in
+the points that they certify. All methods of a seed have the same initial points and noise, and in
+each round the same candidates and offsets around the best candidate.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from benchmarks.framework.surrogates import Surrogate, with_data
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 
-# Numbers of random streams, see `framework.replicate`. Never renumber.
+# Numbers of random streams, which must not change, see `framework.replicate`.
 DESIGN, CHOICES = 30, 31
 
 
 class Limited(Protocol):
-    """An outcome that has to be at most ``limit`` with the probability ``level``."""
+    """An outcome that has to be at most ``limit`` with probability ``level`` or more."""
 
     @property
     def limit(self) -> float:
@@ -50,25 +48,25 @@ class Limited(Protocol):
         """True probability, ``n x 1``, that an outcome exceeds the limit."""
 
     def room(self, U: Tensor, time: float) -> Tensor:
-        """How much higher outcomes could be and still be safe, ``n x 1``: negative if unsafe."""
+        """By how much outcomes could increase and still be safe, ``n x 1``; negative if unsafe."""
 
 
 class Certifier(Protocol):
-    """States the chance constraint of one replicate, round by round."""
+    """States the chance constraint of each round of a replicate."""
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        """The constraint of a round, from the outcome's Gaussian process of all data so far.
+        """The constraint of a round, from the Gaussian process of the outcomes so far.
 
-        The ``time`` runs from 0 to 1, for those that know how the outcome depends on it.
+        The ``time`` runs from 0 to 1. Only oracles know how the outcome depends on it.
         """
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
+        """Learn from the outcome ``y`` (``1 x 1``) at the choice ``x`` (``1 x d``)."""
 
 
 @dataclass(frozen=True)
 class Unlearning:
-    """States the constraint by the present model alone.
+    """A certifier whose constraint depends only on the present model and the time.
 
     Args:
         state: Maps the model and the time to the constraint.
@@ -80,11 +78,11 @@ class Unlearning:
         return self.state(gp, time)
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """There is nothing to learn."""
+        """Do nothing."""
 
 
 class Round(NamedTuple):
-    """What the choice of one round rests on."""
+    """The model of the objective and the constraint of a round, which determine its choice."""
 
     objective: SingleTaskGP
     constraint: ChanceConstraint
@@ -95,40 +93,42 @@ class DecisionMethod:
     """Makes a certifier. Its description is part of a result's configuration.
 
     Args:
-        name: Names it within a suite, and its folder.
+        name: The name, unique within a suite.
     """
 
     name: str
 
     def surrogate(self, given: Surrogate) -> Surrogate:
-        """The outcome's Gaussian process, from the one that the task gives."""
+        """The surrogate of the outcome, made from the surrogate of the task."""
         return given
 
     def start(self, outcome: Limited) -> Certifier:
-        """The certifier of one replicate; of the outcome it may use limit and level alone.
+        """The certifier of one replicate, which may use only the limit and level of the outcome.
 
-        `Oracle`, which knows all of it, is no rival but what others are compared with.
+        `Oracle` is an exception: it uses the true distribution, as a reference for other methods.
         """
         raise NotImplementedError
 
     def acquisition(self, model: Round, X: Tensor, limit: float) -> AcquisitionFunction | None:
-        """What a method maximises over all points, as it certifies none; else None.
+        """The function that a method without certificates maximises over all points.
+
+        None if the method certifies points.
 
         Args:
             model: The models of the round.
             X: The points so far, ``n x d``.
-            limit: Of the outcome.
+            limit: The limit of the outcome.
         """
         return None
 
 
 def replicate(task: DecisionTask, method: DecisionMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     return DecisionReplicate(task, method, seed).run()
 
 
 class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
-    """Rounds in which a method certifies, chooses, and sees the objective and the outcome."""
+    """Each round certifies and chooses a point, and observes the objective and the outcome."""
 
     def __init__(self, task: DecisionTask, method: DecisionMethod, seed: int) -> None:
         super().__init__(task, method, seed, task.num_rounds)
@@ -170,15 +170,14 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
         self.outcomes = torch.cat([self.outcomes, outcome])
 
     def record(self) -> Record:
-        """The run.
+        """The record of the replicate.
 
-        ``X``, ``y`` and ``f`` are of the objective. The extras have one entry for each round:
-        whether the choice was ``certified``, the ``quantile`` that was stated there, the
-        ``outcome``, whether it ``violated`` the limit, and with which true ``probability`` it
-        would. Those of one entry are of the point that is recommended after the last round, if one
-        is certified: the objective there (``recommended_value``), its true probability of
-        violating the limit (``recommended_probability``), and the best value among truly safe
-        points (``best_value``).
+        ``y`` and ``f`` are values of the objective. Extras with one entry for each round: whether
+        the choice was ``certified``, its stated ``quantile``, its ``outcome``, whether the outcome
+        ``violated`` the limit, and the true ``probability`` of a violation. Extras with one entry:
+        the best value among truly safe points (``best_value``) and, if a point is recommended after
+        the last round, its objective (``recommended_value``) and its true probability of a
+        violation (``recommended_probability``).
         """
         extras = {**self.rounds, **self._recommendation()}
         f = self.problem.objective(self.X).squeeze(-1).tolist()
@@ -188,7 +187,7 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
     def _recommendation(self) -> dict[str, list[float | None]]:
         with self.choosing(self.num_steps):
             model = self.fit(self.num_steps)
-            # A method may recommend what is safe with a confidence of its own.
+            # A method may recommend a point with another confidence than in the rounds.
             confidence = getattr(self.method, "confidence", None)
             acqf = PosteriorMean(model.objective)
             x, certified = self._best(acqf, model.constraint, confidence)
@@ -206,7 +205,7 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
         constraint: ChanceConstraint,
         confidence: float | None = None,
     ) -> tuple[Tensor, bool]:
-        """The best certified point ``1 x d`` found in two steps, and whether there is one."""
+        """The best certified point ``1 x d`` of a two-step search, and whether there is one."""
         search, seed = self.problem.search, stream_seed(self.seed, CHOICES, self._decided())
         spread = torch.cat([cube(self.problem.dim, search.num_global, seed), self.X])
         margin = LeastMargin(constraint, confidence)
@@ -226,7 +225,7 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
         return (self.X.new_tensor(search.spreads).view(-1, 1, 1) * steps).flatten(0, 1)
 
     def _observe(self, X: Tensor, step: int, time: float) -> tuple[Tensor, Tensor]:
-        """Objective and outcome at ``n x d`` points, ``n x 1`` each, with their noise."""
+        """Noisy objective and outcome at ``n x d`` points, ``n x 1`` each."""
         with manual_seed(stream_seed(self.seed, OBSERVE, step)):
             return (
                 self.problem.noisy_objective().observe(X),
@@ -234,7 +233,7 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
             )
 
     def _time(self, step: int) -> float:
-        """From 0 before the first round to 1 in the last one, and after it."""
+        """The time, from 0 before the first round to 1 in the last round and after it."""
         return min((step + 1) / self.num_steps, 1.0)
 
     def _note(self, **values: float) -> None:

@@ -1,4 +1,4 @@
-"""The report of suite `decisions`: violations beside the stated rate, and what they earn."""
+"""The report of the suites on decisions: violations compared with the stated rate, and rewards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from benchmarks.framework.suite import Suite
 
 RATES = (analysis.violation_rate, analysis.miss_rate, analysis.true_violation_rate)
 
-# Rates of violations from which on a limit is not kept, and up to which it is, to rounding.
+# A limit is not kept from the first rate of violations on, and kept up to the second, to rounding.
 FAILING, KEPT = 0.15 - 1e-9, 0.12 + 1e-9
 
 
@@ -38,13 +38,12 @@ class DecisionReport:
     """Violations, rewards and recommendations by case, and by problem.
 
     Args:
-        stated: The rate of violations that is stated.
-        cases: Endings of the names of problems that belong together.
+        stated: The stated rate of violations.
+        cases: Suffixes of the names of problems that belong together.
         primary: The method whose comparison with the baseline is primary.
-        multiples: Factors by the names of the methods that state the plain quantile times them, in
-            increasing order.
-        hidden: Those of them that are no methods of their own.
-        page: The page that tables stand in.
+        multiples: Factors of the plain quantile by the name of the method, in increasing order.
+        hidden: The methods of `multiples` that tables do not show.
+        page: The page with placeholders for the tables.
     """
 
     stated: float
@@ -60,13 +59,13 @@ class DecisionReport:
     def figure(self, collected: Collected) -> Figure:
         cases = self._by_case(collected)
         colors = method_colors(self._shown(collected.values()))
-        height = 1.0 + 0.23 * len(colors)  # for their names
+        height = 1.0 + 0.23 * len(colors)  # space for their names
         figure, panels = panel_grid(2 * len(cases), panel_size=(PANEL_SIZE[0], height))
         for (name, case), left, right in zip(cases.items(), panels[::2], panels[1::2], strict=True):
             self._draw_rates(left, case, colors)
             left.set_title(name)
             self._draw_rewards(right, case, colors)
-        # The same scale for all cases shows that a rule keeps its rate, or does not.
+        # The same scale for all cases shows whether a rule keeps its rate.
         most = max(panel.get_xlim()[1] for panel in panels)
         for panel in panels:
             panel.set_xlim(0.0, most)
@@ -76,7 +75,7 @@ class DecisionReport:
     # ------------------------------------------------------------ tables
 
     def _slots(self, suite: Suite[Any, Any], collected: Collected) -> dict[str, Any]:
-        """What fills the slots of the page."""
+        """The values of the page's placeholders."""
         cases = self._by_case(collected)
         return {
             "stated": 100 * self.stated,
@@ -94,7 +93,7 @@ class DecisionReport:
     def _rows(
         self, cases: Mapping[str, list[ByMethod]], cells: Callable[..., Sequence[str] | None]
     ) -> list[list[str]]:
-        """A row for each method in each case; none where ``cells`` has nothing to show."""
+        """A row for each method in each case, except where ``cells`` returns None."""
         found = (
             (name, method, cells(name, case, method))
             for name, case in cases.items()
@@ -132,7 +131,7 @@ class DecisionReport:
     def _comparisons(
         self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]
     ) -> dict[tuple[str, str], list[str]]:
-        """The cells that compare each method with the baseline, Holm's correction by family."""
+        """Cells that compare each method with the baseline, with Holm's correction by family."""
         cells: dict[tuple[str, str], list[str]] = {}
         gap, margin = ViolationGap(self.stated), margin_of(suite)
         hidden = (suite.baseline, *self.hidden)
@@ -151,7 +150,7 @@ class DecisionReport:
         return cells
 
     def _not_kept(self, collected: Collected) -> list[str]:
-        """Where the primary method violates too often, and what the others do there."""
+        """Violations of all methods on the problems where the primary method violates too often."""
         rates = [
             {name: analysis.pooled_rate(results)[0] for name, results in by_method.items()}
             for by_method in collected.values()
@@ -261,7 +260,7 @@ class DecisionReport:
         panel.axvline(100 * self.stated, color="black", linewidth=0.8, linestyle="--")
         panel.set(xlabel="violated, %", ylabel="mean reward")
 
-    # ------------------------------------------------------------ who is where
+    # ------------------------------------------------------------ selection
 
     def _by_case(self, collected: Collected) -> dict[str, list[ByMethod]]:
         found = {
@@ -279,7 +278,7 @@ def _values(case: Sequence[ByMethod], method: str, score: Score) -> list[float]:
 
 
 def values_by_seed(case: Sequence[ByMethod], method: str, score: Score) -> dict[int, float]:
-    """Averages over a case; rates are weighted by the certified rounds that they are of."""
+    """Averages over a case by seed; rates are weighted by their numbers of certified rounds."""
     of_rates = isinstance(score, ViolationGap) or score in RATES
     weight = analysis.certified_rounds if of_rates else None
     return seed_means(case, method, score, weight)
@@ -290,7 +289,7 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 
 def _estimate(value: Estimate) -> str:
-    """With as many decimals as rewards have."""
+    """The estimate with three decimals, as for rewards."""
     if np.isnan(value.mean):
         return "–"
     error = "" if np.isnan(value.standard_error) else f" ± {value.standard_error:.3f}"

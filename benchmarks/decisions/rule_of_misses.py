@@ -1,8 +1,8 @@
-"""The rule before the present one: quantiles are widened by misses, and never narrower than stated.
+"""The previous rule: misses of the deciding quantile widen it, and it never becomes narrower.
 
-The excess counts outcomes beyond the deciding quantile, not beyond the limit, without a least one.
-The factor of the model's own data is the root mean square of its leave-one-out scores, on both
-sides together. A point is recommended by the rounds' width, 1.25 at least.
+The excess counts outcomes beyond the deciding quantile instead of violations of the limit, and has
+no lower bound. The factor from the model's data is the root mean square of its leave-one-out scores
+on both sides together. Points are recommended by the width of the rounds, but at least 1.25.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRIOR_COUNT, MOST_FACTOR, OF_ONE_POINT = 8.0, 3.0, 1.25
 
 
 class RuleOfMisses(ChanceConstraint):
-    """A `ChanceConstraint` by that rule, for plain Gaussian processes without contexts."""
+    """A `ChanceConstraint` by the previous rule, for plain Gaussian processes without contexts."""
 
     @property
     def account(self) -> Account:

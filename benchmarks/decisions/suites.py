@@ -22,8 +22,7 @@ from benchmarks.decisions.tasks import CASES, LEVEL, tasks
 from benchmarks.decisions.usual_rules import MeanLimit, NoiseFreeBound
 from benchmarks.framework.suite import Suite
 
-# Certified choices under a stated probability, judged by how often they violate the limit: the
-# present rule, with the rule before it among its rivals.
+# Violations of a limit under a stated probability: the present rule, the previous rule and others.
 BUDGET = Suite(
     name="decisions_budget",
     problems=tasks(),
@@ -60,7 +59,7 @@ def _beside_an_oracle(
     replicate: Callable[..., Any] = replicate,
     **report: Any,
 ) -> Suite[Any, Any]:
-    """The same rule on functions that nobody tuned it on, and an oracle."""
+    """A suite with an oracle, on functions on which no rule was tuned."""
     settings = {"multiples": {"plain": 1.0, "wide": 1.5}, "hidden": (), **report}
     return Suite(
         name=name,
@@ -84,7 +83,7 @@ FAULTS = _beside_an_oracle(
     (*_known("budget misses plain wide"), ORACLE),
     range(21000, 21006),
 )
-# Hyperparameters are given in small sets alone, so that there is something to correct.
+# Only small sets have given hyperparameters, which `budget_sharp` can correct.
 SMALL_SETS = _beside_an_oracle(
     "decisions_small_sets",
     faults_and_small_sets.tasks(faults_and_small_sets.SMALL_SETS),
@@ -93,7 +92,7 @@ SMALL_SETS = _beside_an_oracle(
     range(21000, 21006),
     yardsticks=("oracle", "right"),
 )
-# Small safe sets of random functions, which each seed draws anew.
+# Small safe sets of random functions, which depend on the seed.
 RANDOM = _beside_an_oracle(
     "decisions_random",
     random_functions.tasks(),
@@ -104,7 +103,7 @@ RANDOM = _beside_an_oracle(
     yardsticks=("oracle", "right"),
 )
 
-# Problems that others made, beside how other packages treat a limit.
+# Real data and simulators, and the rules of other packages.
 REAL = _beside_an_oracle(
     "real_limits",
     real_limits.TASKS,
@@ -121,7 +120,7 @@ REAL = _beside_an_oracle(
     real_limits.replicate,
 )
 
-# More inputs, two limits, four workers with late outcomes, few and many initial points.
+# More inputs, two limits, four workers, few and many initial points.
 FURTHER = _beside_an_oracle(
     "decisions_further",
     limits_and_workers.tasks(),
@@ -135,7 +134,7 @@ FURTHER = _beside_an_oracle(
     beside=(("workers", "d5"), ("both", "two_limits")),
 )
 
-# A public suite, seen through noise.
+# COCO's constrained problems with added noise.
 BBOB_CONSTRAINED = _beside_an_oracle(
     "bbob_constrained",
     bbob_constrained.tasks(),

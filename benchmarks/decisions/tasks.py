@@ -1,39 +1,39 @@
-"""The tasks of suite `decisions`: an objective and a limited outcome on the same inputs, five ways.
+"""The tasks of suite `decisions_budget`: an objective and a limited outcome of the same inputs.
 
-In each of 100 rounds a method chooses inputs, and then sees the objective and the outcome there,
-each with its noise. The outcome shall be at most ``limit`` with a probability of 90 %. Everything
-lives on the unit cube, and functions are shifted and scaled to mean 0 and standard deviation 1 over
-it, so that noise, limits and rewards are all in units of a spread.
+In each of 100 rounds a method chooses inputs and observes the objective and the outcome there, both
+with noise. The outcome has to be at most ``limit`` with a probability of 90 %. Inputs lie in the
+unit cube. Functions are shifted and scaled to mean 0 and standard deviation 1 over the cube, so
+that noise, limits and rewards have these units.
 
-Functions, by the name of the limited one, each with another one as the objective, maximised:
+Functions by the name of the outcome, each with another function as the objective, maximised:
 
 * ``ackley`` (2-d, on [-5, 5]^2) with Branin, ``styblinski_tang`` (2-d) with the six-hump camel,
   ``hartmann3`` and ``hartmann4`` with Rosenbrock (3-d and 4-d).
-* The limit is such that half of the box is truly safe; the best safe point then lies on the border,
-  well below the objective's maximum.
+* The limit is chosen so that half of the box is truly safe. The best safe point then lies on the
+  border, well below the objective's maximum.
 
-Cases:
+Five cases:
 
-* ``right``: the outcome's Gaussian process has the hyperparameters of one fitted to 60 d other
-  noisy points, as right as its kind can be. Gaussian noise of 0.3.
-* ``noise``: likewise, but the noise variance is given ten times too small, as by reported standard
-  errors that leave out what changes from day to day. Gaussian noise of 0.5.
-* ``heteroscedastic``: noise from 0.05 to 0.8 along the first input, while the Gaussian process has
-  one noise variance. It is fitted in every tenth round.
-* ``lengthscale``: hyperparameters as in ``right``, but a lengthscale five times too long, as one
-  that was carried over from a smoother task. Gaussian noise of 0.1.
-* ``drift``: the outcome rises steadily, by 0.5 over the rounds, while the Gaussian process knows no
-  time. It is fitted in every tenth round. Gaussian noise of 0.3; half of the box is safe at half
-  time.
+* ``right``: the outcome's Gaussian process has the hyperparameters of a process fitted to 60 d
+  other noisy points. Gaussian noise with standard deviation 0.3.
+* ``noise``: as in ``right``, but the given noise variance is ten times too small, like reported
+  standard errors that leave out variation from day to day. Gaussian noise with standard
+  deviation 0.5.
+* ``heteroscedastic``: the standard deviation of the noise rises from 0.05 to 0.8 along the first
+  input, but the Gaussian process has one noise variance. It is fitted in every tenth round.
+* ``lengthscale``: as in ``right``, but the lengthscale is five times too long, as if it came from a
+  smoother task. Gaussian noise with standard deviation 0.1.
+* ``drift``: the outcome rises linearly, by 0.5 over the run, but the Gaussian process ignores time.
+  It is fitted in every tenth round. Gaussian noise with standard deviation 0.3. Half of the box is
+  safe in the middle of the run.
 
-Noise of the second to fourth case is that of suite `misspecified`. The fifth is drift and not heavy
-tails: tools wear, catalysts age and detectors warm up, and what has been learned then goes out of
-date in the unsafe direction. Heavy tails, fitted by a Gaussian, make its 90 % quantile too wide
-instead (intervals stated at 80 % hold 88 % at random points, as the page on results has it), which
-costs reward but breaks no promise.
+The noise of the second to fourth case is as in suite `misspecified`. The fifth case is drift, since
+tools wear, catalysts age and detectors warm up, which makes earlier data too optimistic. Heavy
+tails are left out: a Gaussian that is fitted to them has a 90 % quantile that is too wide, which
+costs reward but breaks no limit.
 
-The objective is the same in all cases, with Gaussian noise of 0.1 and hyperparameters as right as
-those of ``right``: what differs is the limited outcome alone.
+The objective is the same in all cases, with right hyperparameters and Gaussian noise with standard
+deviation 0.1. Only the outcome differs between cases.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 LEVEL = 0.9
 REFIT_EVERY = 10
 
-# Points on which functions are standardised, limits are set, and the best safe point is looked for.
+# Numbers of points for standardising functions, setting limits, and finding the best safe point.
 SPREAD_POINTS, LIMIT_POINTS, SEARCH_POINTS = 2**12, 2**14, 2**16
 
 
@@ -71,7 +71,7 @@ class Standardized:
     """A test function on the unit cube with mean 0 and standard deviation 1 over it.
 
     Args:
-        function: Makes a BoTorch test function; its values are taken as they are, not negated.
+        function: Makes a BoTorch test function, whose values are not negated.
         dim: Number of inputs.
     """
 
@@ -90,7 +90,7 @@ class Standardized:
         return (self.raw(X) - mean) / deviation
 
     def raw(self, U: Tensor) -> Tensor:
-        """Values ``n x 1`` as they were before."""
+        """Values ``n x 1`` before standardisation."""
         function = self.function()
         lower, upper = torch.as_tensor(function.bounds).to(U)
         values: Tensor = function.evaluate_true(lower + (upper - lower) * U)
@@ -106,16 +106,16 @@ def moments(surface: Standardized) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class LimitedOutcome:
-    """The outcome that shall stay below a limit. Times run from 0 to 1 over the rounds.
+    """An outcome that has to stay below a limit. Times run from 0 to 1 over the rounds.
 
     Args:
-        surface: Its mean at time 0.
-        noise: Its noise.
-        drift: By how much its mean rises in all, steadily.
-        safe_share: Share of the box that is truly safe at half time, which sets the limit.
-        level: The probability with which it shall be below the limit.
-        jump: By how much its mean rises at once, after half time.
-        grid: Width of the grid that it is rounded to, on which the limit lies.
+        surface: The mean at time 0.
+        noise: The noise.
+        drift: The linear rise of the mean from time 0 to 1.
+        safe_share: Share of the box that is truly safe at time 0.5, which determines the limit.
+        level: The required probability that the outcome is at most the limit.
+        jump: The sudden rise of the mean after time 0.5.
+        grid: Width of the grid to which outcomes are rounded. The limit lies on the grid.
     """
 
     surface: Standardized
@@ -123,7 +123,7 @@ class LimitedOutcome:
     drift: float = 0.0
     safe_share: float = 0.5
     level: float = LEVEL
-    # None where there is none, which leaves older configurations as they were.
+    # None instead of 0, which does not change older configurations.
     jump: float | None = None
     grid: float | None = None
 
@@ -143,11 +143,11 @@ class LimitedOutcome:
         return self._rounded(self.quantile_before_rounding(U, time))
 
     def quantile_before_rounding(self, U: Tensor, time: float) -> Tensor:
-        """Likewise, if outcomes were not rounded."""
+        """The true quantile if outcomes were not rounded."""
         return self._mean(U, time) + self.noise.quantile(U, self.level)
 
     def room(self, U: Tensor, time: float) -> Tensor:
-        """How much higher outcomes could be and still be safe, ``n x 1``: negative if unsafe."""
+        """By how much outcomes could increase and still be safe, ``n x 1``; negative if unsafe."""
         return self._most - self.quantile_before_rounding(U, time)
 
     @property
@@ -165,7 +165,7 @@ class LimitedOutcome:
         return self.limit + self.grid * ((values - self.limit) / self.grid).round()
 
     def safe(self, U: Tensor, time: float) -> Tensor:
-        """Whether outcomes at each point are below the limit with probability ``level``: ``n``."""
+        """Whether outcomes keep the limit with probability ``level`` at each of ``n`` points."""
         return (self.quantile(U, time) <= self.limit).squeeze(-1)
 
 
@@ -178,15 +178,16 @@ def _limit(outcome: LimitedOutcome) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """How all methods look for the best certified point: in two steps, among given points.
+    """The search of all methods for the best certified point, in two steps.
 
-    First among points spread over the box and those evaluated so far, then around the best of them.
+    The first step searches among points spread over the box and the evaluated points, the second
+    step among points around the best of these.
 
     Args:
         num_global: Number of points spread over the box.
-        num_local: Number of points around the best one.
-        spreads: Standard deviations of these around it, each for an equal part of them.
-        beta: Of the upper confidence bound on the objective that is maximised.
+        num_local: Number of points around the best point.
+        spreads: Standard deviations of the points around it, each for an equal part of them.
+        beta: ``beta`` of the maximised upper confidence bound on the objective.
     """
 
     num_global: int = 512
@@ -200,14 +201,14 @@ class DecisionTask:
     """An objective to be maximised while an outcome stays below its limit.
 
     Args:
-        name: Names the result folder.
+        name: The name, unique within a suite.
         objective: The objective.
-        outcome: The outcome that is limited.
-        surrogate: Makes the Gaussian process of the outcome that methods are given.
+        outcome: The outcome.
+        surrogate: Makes the Gaussian process of the outcome.
         num_initial: Number of initial points, spread over the box, safe or not.
         num_rounds: Number of rounds after them.
         objective_noise: Standard deviation of the objective's noise.
-        search: How methods look for the best certified point.
+        search: The search for the best certified point.
     """
 
     name: str
@@ -224,18 +225,18 @@ class DecisionTask:
         return self.objective.dim
 
     def noisy_objective(self) -> NoisyLandscape:
-        """The objective as it is observed."""
+        """The objective with its noise."""
         noise = GaussianNoise(self.objective_noise, self.objective_noise)
         return NoisyLandscape(self.objective, noise)
 
     def best_safe_point(self) -> Tensor:
-        """Where the objective is largest among points that are truly safe at the end, ``1 x d``."""
+        """The point ``1 x d`` with the largest objective among points truly safe at the end."""
         return _best_safe_point(self.objective, self.outcome)
 
 
 @cache
 def _best_safe_point(objective: Standardized, outcome: LimitedOutcome) -> Tensor:
-    """By random search, ever closer around the best points: no gradients are needed."""
+    """Random search with decreasing steps around the best points, without gradients."""
     U = cube(objective.dim, SEARCH_POINTS, seed=3)
     with manual_seed(3):
         for step in range(30):
@@ -255,7 +256,7 @@ def cube(dim: int, num_points: int, seed: int) -> Tensor:
 # ------------------------------------------------------------ the functions and the cases
 
 
-# The limited function and the objective, by the name of the first.
+# The outcome's function and the objective, by the name of the first.
 FUNCTIONS: dict[str, tuple[Standardized, Standardized]] = {
     "ackley": (Standardized(ackley, 2), Standardized(Branin, 2)),
     "styblinski_tang": (
@@ -279,14 +280,14 @@ class Case:
 
     Args:
         noise: Noise of the outcome.
-        drift: Its drift.
-        jump: Its jump at half time.
-        grid: The grid that it is rounded to.
+        drift: See `LimitedOutcome`.
+        jump: See `LimitedOutcome`.
+        grid: See `LimitedOutcome`.
         safe_share: Share of the box that is safe.
-        fitted: How hyperparameters are fitted to the data of the run, if they are.
-        lengthscale_factor: Otherwise, by how much the lengthscale is too long.
-        noise_factor: Otherwise, by how much the noise variance is too large.
-        points_per_dimension: Number of initial points for each dimension.
+        fitted: A surrogate that fits hyperparameters to the data of the run (default: given ones).
+        lengthscale_factor: Factor of the given lengthscale.
+        noise_factor: Factor of the given noise variance.
+        points_per_dimension: Number of initial points divided by the dimension.
         num_rounds: Number of rounds after them.
     """
 

@@ -1,10 +1,10 @@
-"""How other packages treat a limit on a noisy outcome, stated as rules for one round.
+"""Rules of other packages for a limit on a noisy outcome.
 
-* ``mean_limit``: constrained expected improvement, with the limit on the *noise-free* outcome, as
-  Ax and Optuna take one. Every round counts as one that relied on it.
-* ``safe_ucb``: a point is safe if the noise-free outcome's upper confidence bound, two standard
-  deviations above its mean, is within the limit: SafeOpt's rule, with its choice by the upper
-  confidence bound of the objective.
+* ``mean_limit``: constrained expected improvement with the limit on the *noise-free* outcome, as in
+  Ax and Optuna. All rounds count as certified.
+* ``safe_ucb``: SafeOpt's rule. A point is certified if the upper confidence bound of the noise-free
+  outcome, two standard deviations above its mean, is within the limit. As for all methods, the
+  choice maximises the upper confidence bound of the objective.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from botorch_calib import ChanceConstraint
 
 @dataclass(frozen=True)
 class NoiseFreeBound(DecisionMethod):
-    """The limit on the noise-free outcome's mean plus some of its standard deviations.
+    """A limit on the noise-free outcome's mean plus a number of its standard deviations.
 
     Args:
-        name: Names the method.
-        deviations: How many.
+        name: The name, unique within a suite.
+        deviations: Number of standard deviations.
     """
 
     deviations: float
@@ -43,15 +43,15 @@ class NoiseFreeBound(DecisionMethod):
 
 @dataclass(frozen=True)
 class MeanLimit(NoiseFreeBound):
-    """As `NoiseFreeBound`, and the choice is by constrained expected improvement.
+    """A `NoiseFreeBound` with choices by constrained expected improvement.
 
-    The point recommended is the best one whose mean outcome is within the limit.
+    It recommends the best point whose mean outcome is within the limit.
     """
 
     deviations: float = 0.0
 
     def acquisition(self, model: Round, X: Tensor, limit: float) -> AcquisitionFunction:
-        """What is maximised: feasibility, until a point is feasible in the mean."""
+        """Constrained expected improvement; feasibility, until a point is feasible in the mean."""
         outcome = model.constraint.model
         pair = ModelListGP(model.objective, outcome)
         with torch.no_grad():
@@ -63,12 +63,12 @@ class MeanLimit(NoiseFreeBound):
 
 
 class BoundConstraint(ChanceConstraint):
-    """The limit on a bound on the noise-free outcome.
+    """A constraint by an upper bound of the noise-free outcome.
 
     Args:
         model: The model of the outcome.
         outcome: The outcome.
-        deviations: How many standard deviations above the mean.
+        deviations: Number of standard deviations above the mean.
     """
 
     def __init__(self, model: SingleTaskGP, outcome: Limited, deviations: float) -> None:
@@ -77,7 +77,7 @@ class BoundConstraint(ChanceConstraint):
         self.limit, self.deviations = outcome.limit, deviations
 
     def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
-        """How far the bound at single points, ``... x 1 x d``, is below the limit."""
+        """The distance of the bound at single points, ``... x 1 x d``, below the limit."""
         posterior = self.model.posterior(X)
         bound = posterior.mean + self.deviations * posterior.variance.sqrt()
         return [self.limit - bound.squeeze(-1).squeeze(-1)]

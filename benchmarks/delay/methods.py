@@ -1,9 +1,9 @@
 """The methods of suite `delay`: one strategy, with settings.
 
-All of them are given the same Gaussian process of the values observed so far. They differ in what
-they make of the queries whose values are not there: censor them (GP-UCB-SDF, GP-TS-SDF), ignore
-them (GP-UCB, asy-TS), hallucinate them at the posterior mean (GP-BUCB, GP-BTS), or hand them to
-one of BoTorch's acquisition functions as ``X_pending``.
+All methods use the same Gaussian process of the values observed so far. They differ in the
+treatment of queries without values: censor them (GP-UCB-SDF, GP-TS-SDF), ignore them (GP-UCB,
+asy-TS), hallucinate them at the posterior mean (GP-BUCB, GP-BTS), or pass them to one of BoTorch's
+acquisition functions as ``X_pending``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfi
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 
-# The paper's B_y. On other samples of a GP 0, 0.1, 0.3 and 1 did not differ by more than chance.
+# The paper's B_y. On other samples of a GP, the values 0, 0.1, 0.3 and 1 did not differ by more
+# than chance.
 FEEDBACK_BOUND = 1.0
 
 ACQUISITIONS = ("ucb", "ts", "qlogei", "qucb")
@@ -32,23 +33,24 @@ ACQUISITIONS = ("ucb", "ts", "qlogei", "qucb")
 
 @dataclass(frozen=True)
 class DelayedAcquisition:
-    """A method: what it maximises, and how it deals with queries whose values are not there.
+    """A method: its acquisition function, and its treatment of queries without values.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
         acquisition: ``"ucb"`` or ``"ts"`` of this package, ``"qlogei"`` or ``"qucb"`` of BoTorch
             with ``X_pending``.
-        imputation: See `CensoredDelayModel`; BoTorch's are given the model of the observed values.
+        imputation: See `CensoredDelayModel`. BoTorch's acquisition functions use the model of
+            the observed values.
         window: The queries that widen the confidence region: see
             `DelayedUpperConfidenceBound.from_ledger`.
-        feedback_bound: The factor of their sum of standard deviations, these being in units of
-            the standard deviation of the observed outcomes.
-        censor_at: What a censored value is taken to be: the ``"least"`` value that the objective
-            can take, as in the paper, or the ``"worst"`` one observed so far.
+        feedback_bound: The factor of the sum of standard deviations at these queries, in units
+            of the standard deviation of the observed outcomes.
+        censor_at: The replacement for a censored value: the ``"least"`` value of the objective,
+            as in the paper, or the ``"worst"`` value observed so far.
         beta: The multiplier of the standard deviation (not its square).
-        num_samples: Base samples of BoTorch's acquisition functions.
-        num_restarts: Starts of the maximisation on a continuous domain.
-        raw_samples: The random points from which these are taken.
+        num_samples: Number of base samples of BoTorch's acquisition functions.
+        num_restarts: Number of starts of the maximisation on a continuous domain.
+        raw_samples: Number of random points from which the starts are chosen.
     """
 
     name: str
@@ -64,9 +66,11 @@ class DelayedAcquisition:
 
     def __post_init__(self) -> None:
         if self.acquisition not in ACQUISITIONS:
-            raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
+            raise ValueError(
+                f"`acquisition` must be one of {ACQUISITIONS}, got {self.acquisition!r}."
+            )
         if self.censor_at not in ("least", "worst"):
-            raise ValueError(f"Nothing is censored at {self.censor_at!r}.")
+            raise ValueError(f"`censor_at` must be 'least' or 'worst', got {self.censor_at!r}.")
 
     def start(self, task: DelayedTask, bounds: Tensor) -> DelayedAcquisitionStrategy:
         """The strategy of one replicate on inputs in ``bounds``, ``2 x d``."""
@@ -75,10 +79,10 @@ class DelayedAcquisition:
 
 @dataclass
 class DelayedAcquisitionStrategy:
-    """`DelayedAcquisition` at work.
+    """The strategy of a `DelayedAcquisition`.
 
     Attributes:
-        gp: The Gaussian process of the last fit, without the queries that are censored.
+        gp: The Gaussian process of the last fit, without censored queries.
     """
 
     settings: DelayedAcquisition
@@ -122,14 +126,14 @@ class DelayedAcquisitionStrategy:
         }
         if settings.acquisition == "ucb":
             return DelayedUpperConfidenceBound.from_ledger(model, ledger, **shared)
-        # From the stream of this replicate's round.
+        # The global generator is seeded for this round.
         seed = int(torch.randint(2**31, (1,)))
         return DelayedThompsonSampling.from_ledger(
             model, ledger, choices=choices, seed=seed, **shared
         )
 
     def _of_botorch(self, model: Model, ledger: FeedbackLedger) -> AcquisitionFunction:
-        """BoTorch's own, given the queries still waited for as pending points."""
+        """BoTorch's acquisition function, with pending queries as ``X_pending``."""
         X_pending = ledger.pending()
         sampler = SobolQMCNormalSampler(
             torch.Size([self.settings.num_samples]), seed=int(torch.randint(2**31, (1,)))
@@ -142,7 +146,7 @@ class DelayedAcquisitionStrategy:
         return qLogExpectedImprovement(model, best_f=Y.max(), sampler=sampler, X_pending=X_pending)
 
     def _outcome_scale(self) -> float:
-        """The standard deviation by which the process standardises outcomes, if it does."""
+        """The standard deviation by which the process standardises outcomes; 1 if it does not."""
         if self.gp is None:
             raise ValueError("The acquisition function needs a fitted model.")
         standardize: Any = getattr(self.gp, "outcome_transform", None)
@@ -150,7 +154,7 @@ class DelayedAcquisitionStrategy:
 
 
 def sdf(name: str, acquisition: str, **changes: Any) -> DelayedAcquisition:
-    """GP-UCB-SDF or GP-TS-SDF, with the settings of the suite but for the given ones."""
+    """GP-UCB-SDF or GP-TS-SDF with the settings of the suite, except for ``changes``."""
     settings: dict[str, Any] = {
         "imputation": "censor",
         "window": "pending",
@@ -174,5 +178,5 @@ def compared() -> tuple[DelayedAcquisition, ...]:
 
 
 def default() -> DelayedAcquisition:
-    """The strategy that `DelayAwareProposer` takes by default, up to 20 pending queries."""
+    """The default strategy of `DelayAwareProposer` for up to 20 pending queries."""
     return DelayedAcquisition("ucb_default", imputation="hallucinate", beta=2.0)

@@ -1,8 +1,8 @@
 """The objectives of suite `delay`, all maximised.
 
-Those of Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low, 2022,
-section 6 and appendix C), made affordable: where training is expensive, the domain is a grid whose
-values are computed once, see `delay.value_tables`.
+They come from the paper on Bayesian optimization under stochastic delayed feedback (Verma, Dai and
+Low, 2022, section 6 and appendix C). Where training is expensive, the domain is a grid whose values
+are computed once, see `delay.value_tables`.
 
 ==============  =========================================================  ==============
 objective       decision variables                                         domain
@@ -13,8 +13,8 @@ objective       decision variables                                         domai
 `cnn`           batch size, log10 learning rate, log10 decay               8 x 8 x 8
 ==============  =========================================================  ==============
 
-Outcomes are accuracies, or scaled to [0, 1], so 0 is the lower bound that stands for a value
-that has not arrived. Only `gp_sample` has noise, which may take an outcome a little below it.
+Outcomes are accuracies or scaled to [0, 1], so 0 is a lower bound, which replaces a value that has
+not arrived. Only `gp_sample` has noise, so its outcomes may be slightly negative.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from benchmarks.delay.value_tables import TableEvaluator, table_evaluator
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Bounds
 
-# Number of a random stream, see `framework.replicate`. Never renumber.
+# Number of a random stream, which must not change, see `framework.replicate`.
 FUNCTION = 3
 
-# Added to the covariance's diagonal for the sake of its factor; of no account beside the noise.
+# Added to the diagonal of the covariance for its factorisation; negligible compared with the noise.
 JITTER = 1e-9
 
 
@@ -54,7 +54,7 @@ class Evaluator(Protocol):
         """The largest noise-free value."""
 
     def observe(self, x: Tensor, rng: np.random.Generator) -> float:
-        """The outcome at ``x``, its noise drawn from ``rng``."""
+        """The outcome at ``x``, with noise drawn from ``rng``."""
 
     def truth(self, x: Tensor) -> float:
         """The noise-free value at ``x``."""
@@ -65,7 +65,7 @@ class DelayedObjective:
     """An objective to be maximised under delays.
 
     Args:
-        name: Names the result folder.
+        name: The name, which is part of the names of tasks.
         build: Maps a seed to the evaluator. The first call in a fresh checkout may compute a
             table, which takes up to a minute or two.
         bounds: ``(lower, upper)`` of each decision variable, in raw units.
@@ -90,14 +90,14 @@ def covariance_factor(num_points: int, lengthscale: float) -> Tensor:
 def gp_sample_evaluator(
     seed: int, *, num_points: int = 1000, lengthscale: float = 0.02, noise_std: float = 0.01
 ) -> TableEvaluator:
-    """A draw of a Gaussian process on a grid, scaled to [0, 1]; each seed has its own.
+    """A draw of a Gaussian process on a grid, scaled to [0, 1]; it depends on the seed.
 
     Args:
         seed: The seed of the function.
         num_points: The number of evenly spaced points of [0, 1].
-        lengthscale: That of the squared exponential kernel, whose variance is 1.
+        lengthscale: Lengthscale of the squared exponential kernel, whose variance is 1.
         noise_std: Standard deviation of the observation noise, after scaling. The paper does
-            not state its own.
+            not state its value.
     """
     generator = torch.Generator().manual_seed(stream_seed(seed, FUNCTION))
     normal = torch.randn(num_points, generator=generator, dtype=torch.double)
@@ -108,7 +108,7 @@ def gp_sample_evaluator(
 
 
 def gp_sample() -> DelayedObjective:
-    """A function with about fourteen maxima, one of which is the best."""
+    """A function with about fourteen local maxima."""
     return DelayedObjective("gp_sample", gp_sample_evaluator, ((0.0, 1.0),), 0.0)
 
 

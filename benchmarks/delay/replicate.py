@@ -1,16 +1,16 @@
-"""Delayed feedback: values arrive some rounds after their query, or too late to count.
+"""The loop of the suites on delayed feedback: values arrive rounds after their query, or never.
 
 The rules follow section 6 of Verma, Dai and Low (2022). Time is the number of queries made so far.
-A value whose query was made at time ``s`` with delay ``d`` is there for the choice at time ``t`` if
-``d <= min(m, t - s)``; one with ``d > m`` never counts. There are 100 rounds after 3 random points,
-which are observed without delay; delays are Poisson with mean 10, or 10 for every query, and
-m = 20. Hyperparameters are fitted to the values observed, every tenth round. All methods of one
-seed share the objective, the initial points and, query by query, noise and delays. Outcomes are
-standardised and the prior mean is a fitted constant; the paper's is zero, so there a censored value
-lies less far below the mean.
+The value of a query at time ``s`` with delay ``d`` is known for the choice at time ``t`` if
+``d <= min(m, t - s)``. A value with ``d > m`` never arrives. There are 3 random initial points,
+observed without delay, and 100 rounds. Delays are Poisson with mean 10, or always 10, and m = 20.
+Hyperparameters are fitted to the observed values in every tenth round. All methods of a seed share
+the objective, the initial points, and the noise and delay of each query. Outcomes are standardised
+and the prior mean is a fitted constant. In the paper the prior mean is zero, which is closer to a
+censored value.
 
-Regret counts values that have arrived only, as in the paper; cumulative regret is given over all
-queries as well.
+As in the paper, regret counts only values that have arrived. Cumulative regret over all queries is
+recorded as well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from botorch_calib.test_functions.delayed import (
     draw_delay,
 )
 
-# Numbers of random streams, see `framework.replicate`. Never renumber.
+# Numbers of random streams, which must not change, see `framework.replicate`.
 DELAYS, INITIAL = 10, 11
 
 
@@ -51,13 +51,13 @@ class DelayedTask:
     """An objective to be maximised whose values arrive late.
 
     Args:
-        name: Names the result folder.
+        name: The name, unique within a suite.
         objective: The objective.
         delay: The distribution of delays, in rounds.
-        max_wait: Values with longer delays never arrive: m in the paper.
-        num_rounds: The number of queries after the initial ones.
-        num_initial: The number of random points that are observed at once.
-        surrogate: Makes the Gaussian process that methods are given.
+        max_wait: Values with longer delays never arrive (m in the paper).
+        num_rounds: The number of queries after the initial points.
+        num_initial: The number of random initial points, which are observed at once.
+        surrogate: Makes the Gaussian process of the methods.
     """
 
     name: str
@@ -70,13 +70,13 @@ class DelayedTask:
 
 
 class DelayedStrategy(Protocol):
-    """One method at work on one task with one seed."""
+    """A method that runs on one task with one seed."""
 
     def fit(self, ledger: FeedbackLedger, step: int) -> Model:
         """The model for the choice of round ``step``."""
 
     def propose(self, model: Model, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
-        """The next query, of length ``d``: one of the choices, if there are any."""
+        """The next query, of length ``d``, from ``choices`` if they are given."""
 
 
 class DelayedMethod(Protocol):
@@ -84,19 +84,19 @@ class DelayedMethod(Protocol):
 
     @property
     def name(self) -> str:
-        """Names it within a suite, and its folder."""
+        """The name, unique within a suite."""
 
     def start(self, task: DelayedTask, bounds: Tensor) -> DelayedStrategy:
         """The strategy of one replicate; ``bounds`` is the box of the inputs, ``2 x d``."""
 
 
 def replicate(task: DelayedTask, method: DelayedMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     return DelayedReplicate(task, method, seed).run()
 
 
 class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
-    """Rounds of one query each, whose values arrive some rounds later."""
+    """Each round makes one query, whose value arrives some rounds later."""
 
     def __init__(self, task: DelayedTask, method: DelayedMethod, seed: int) -> None:
         super().__init__(task, method, seed, task.num_rounds)
@@ -174,16 +174,16 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
 
 @dataclass(frozen=True)
 class Traces:
-    """What had happened by each time.
+    """Traces of best values and regrets over time.
 
-    Traces have ``num_rounds + 1`` entries: the one at t is as of the choice of round t, and
-    the last as of the end. Values that had not arrived by then, or arrive later than
-    ``max_wait``, count in none of them but ``cumulative_regret_all``. Initial points count as
-    values, but not for cumulative regret.
+    Traces have ``num_rounds + 1`` entries: entry ``t`` is the state before the choice of round
+    ``t``, and the last entry is the state at the end. Values that have not arrived, or arrive
+    later than ``max_wait``, count only in ``cumulative_regret_all``. Initial points count as
+    values, but not in cumulative regret.
 
     Args:
         task: The task.
-        y: Outcomes, the initial ones first.
+        y: Outcomes, the initial points first.
         f: Noise-free values.
         optimum: The largest noise-free value.
         delays: Delays, 0 for the initial points.
@@ -197,35 +197,35 @@ class Traces:
 
     @cached_property
     def arrivals(self) -> list[float]:
-        """The first round whose choice knows each value: infinity if none, 0 for the initial."""
+        """The first round whose choice knows each value; infinity if none, 0 for initial points."""
         n, longest = self.task.num_initial, self.task.max_wait
         waits = [max(d, 1) if d <= longest else math.inf for d in self.delays[n:]]
         return [0.0] * n + [step + wait for step, wait in enumerate(waits)]
 
     @cached_property
     def known(self) -> np.ndarray:
-        """Whether each value was there at each time, ``num_rounds + 1 x num_queries``."""
+        """Whether each value was known at each time, ``num_rounds + 1 x num_queries``."""
         times = np.arange(self.task.num_rounds + 1)
         return np.array(self.arrivals) <= times[:, None]
 
     def best_by_outcome(self) -> list[int]:
-        """Index of the largest value there; the first of several."""
+        """Index of the largest known value at each time; the first index if several are equal."""
         return np.where(self.known, self.y, -math.inf).argmax(axis=-1).tolist()
 
     def cumulative_regret(self, counted: np.ndarray) -> list[float]:
-        """The regrets, initial points apart, added up where ``counted``."""
+        """Sums of the regrets where ``counted``, without initial points."""
         regret = self.optimum - np.array(self.f)
         regret[: self.task.num_initial] = 0.0
         return (counted @ regret).tolist()
 
     def extras(self) -> dict[str, list[float | None]]:
-        """The records of a result.
+        """The extras of a result.
 
-        By query, initial ones apart: ``delay``; ``arrival``, the first round whose choice knows
-        the value, if any does. By time: ``best_arrived``, the largest value there;
-        ``simple_regret``, the optimum minus the largest noise-free value of the queries whose
-        value is there; ``cumulative_regret``, of the queries whose value is there;
-        ``cumulative_regret_all``, of all that had been made.
+        By query, without initial points: ``delay``; ``arrival``, the first round whose choice
+        knows the value, if any. By time: ``best_arrived``, the largest known value;
+        ``simple_regret``, the optimum minus the largest noise-free value of queries with known
+        values; ``cumulative_regret`` of queries with known values; ``cumulative_regret_all`` of
+        all queries so far.
         """
         n, rounds = self.task.num_initial, self.task.num_rounds
         made = np.arange(n + rounds) < np.arange(rounds + 1)[:, None] + n

@@ -1,4 +1,4 @@
-"""The report of suites under delayed feedback: regret of what has arrived, and of all queries."""
+"""The report of suite `delay`: regret of queries whose values have arrived, and of all queries."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from benchmarks.framework.replicate_result import (
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
-# Each method is compared with the one of its kind that ignores delays, and with this one.
+# Each method is compared with the method of its kind that ignores delays, and with this method.
 PENDING = "qlogei_pending"
 
 
-# Simple regret, averaged over rounds, below which it makes no difference to anyone: one held-out
-# point's worth. It keeps a lucky start from ruling the mean of logarithms.
+# Mean simple regret below this is irrelevant: it is the effect of one held-out point. The floor
+# keeps a lucky start from dominating the mean of logarithms.
 FLOOR = 5e-3
 
-# Means at round 100 of the paper's figure 2, with the standard errors of the ten runs each that lie
-# in the authors' repository (github.com/daizhongxiang/BO-SDF).
+# Means at round 100 of the paper's figure 2, with standard errors of the ten runs per method in the
+# authors' repository (github.com/daizhongxiang/BO-SDF).
 PUBLISHED_SVM = {
     "svm_poisson": {
         "ucb_sdf": Estimate(0.757, 0.0075),
@@ -71,12 +71,11 @@ PUBLISHED_SVM = {
 
 @dataclass(frozen=True)
 class DelayReport:
-    """Regret of what has arrived and of all queries, beside methods that ignore delays.
+    """Comparisons of simple and cumulative regret with methods that ignore delays.
 
     Args:
-        primary: The methods of the comparisons that the protocol declares as primary, the first of
-            a pair beside the second; those of each method with the one that ignores delays and with
-            `PENDING` are secondary.
+        primary: Pairs of methods whose comparisons are primary. Secondary comparisons are all
+            others of a method with the method that ignores delays and with `PENDING`.
     """
 
     primary: tuple[tuple[str, str], ...]
@@ -97,7 +96,7 @@ class DelayReport:
         return delay_figure(collected)
 
     def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Simple regret over all problems, and cumulative regret beside it."""
+        """Comparisons of simple regret, with cumulative regret in further columns."""
         margin = margin_of(suite)
         scores = (log_simple_regret, log_cumulative_regret)
         simple, cumulative = (
@@ -116,7 +115,7 @@ class DelayReport:
         return table([*header, "difference of cumulative regret", "95 % interval"], rows)
 
     def _secondary(self, suite: Suite[Any, Any]) -> list[tuple[str, str]]:
-        """All other pairs of a method with the one that ignores delays or with `PENDING`."""
+        """All other pairs of a method with the method that ignores delays or with `PENDING`."""
         names = [method.name for method in suite.methods]
         beside = [(name, counterpart(name, suite.baseline, names)) for name in names]
         beside += [(name, PENDING) for name in names]
@@ -128,17 +127,17 @@ class DelayReport:
 
 
 def simple_regret(result: Result) -> float:
-    """At the end, of the queries whose values arrived in time."""
+    """Final simple regret of the queries whose values arrived in time."""
     return trace(result, "simple_regret")[-1]
 
 
 def mean_simple_regret(result: Result) -> float:
-    """Averaged over rounds."""
+    """Simple regret averaged over rounds."""
     return float(np.mean(trace(result, "simple_regret")[1:]))
 
 
 def log_simple_regret(result: Result) -> float:
-    """Natural logarithm of `mean_simple_regret`, of `FLOOR` at the least."""
+    """Natural logarithm of `mean_simple_regret`, which is at least `FLOOR`."""
     return math.log(max(mean_simple_regret(result), FLOOR))
 
 
@@ -148,12 +147,12 @@ def log_cumulative_regret(result: Result) -> float:
 
 
 def cumulative_regret(result: Result) -> float:
-    """At the end, of the queries whose values arrived in time."""
+    """Final cumulative regret of the queries whose values arrived in time."""
     return trace(result, "cumulative_regret")[-1]
 
 
 def cumulative_regret_all(result: Result) -> float:
-    """At the end, of all queries."""
+    """Final cumulative regret of all queries."""
     return trace(result, "cumulative_regret_all")[-1]
 
 
@@ -171,7 +170,7 @@ def _paired(
 
 
 def _problem_table(by_method: ByMethod, baseline: str) -> list[str]:
-    """Each method against the one of its kind that ignores delays, and against `PENDING`."""
+    """Each method compared with the method that ignores delays and with `PENDING`."""
     body = []
     for method, results in by_method.items():
         references = (counterpart(method, baseline, list(by_method)), PENDING)
@@ -221,7 +220,7 @@ def _summary_table(suite: Suite[Any, Any], collected: Collected) -> list[str]:
 
 
 def pooled_difference(chosen: Sequence[ByMethod], method: str, reference: str, score: Score) -> str:
-    """The difference over all problems that have the score, in percent, with its p-value."""
+    """The difference over all problems with the score, in percent, with its p-value."""
     if method == reference:
         return "–"
     pairs = [
@@ -237,7 +236,7 @@ def pooled_difference(chosen: Sequence[ByMethod], method: str, reference: str, s
 
 
 def published_table(collected: Collected) -> list[str]:
-    """The best accuracies of the tuning of an SVM, beside the published ones."""
+    """The best accuracies of the tuned SVM, compared with the published accuracies."""
     header = ["problem", "method", "seeds", "accuracy", "95 % interval", "published", "difference"]
     body = []
     for problem in PUBLISHED_SVM.keys() & collected.keys():
@@ -259,7 +258,7 @@ def published_table(collected: Collected) -> list[str]:
 
 
 def delay_figure(collected: Collected) -> Figure:
-    """The simple regret of what has arrived, by round."""
+    """The simple regret of queries whose values have arrived, by round."""
     return curves_figure(
         collected,
         lambda result: trace(result, "simple_regret"),
@@ -271,5 +270,5 @@ def delay_figure(collected: Collected) -> Figure:
 
 
 def style_of(method: str) -> str:
-    """The line of a method, by its kind."""
+    """The line style of a method, which depends on its kind."""
     return {"ts": "--", "qlogei": ":", "qucb": "-."}.get(method.partition("_")[0], "-")

@@ -9,7 +9,7 @@ from benchmarks.delay.workers_report import WorkersReport
 from benchmarks.framework.stored_results import EXACT, Condensation, average, significant
 from benchmarks.framework.suite import Suite
 
-# Regrets are steps; what they follow from, query by query, is left out.
+# Regrets are kept by round. Data of single queries are left out.
 ARCHIVED = Condensation(
     fields={
         "inference_by_outcome": EXACT,
@@ -25,7 +25,6 @@ ARCHIVED = Condensation(
     },
 )
 
-# Values that arrive late.
 DELAY = Suite(
     name="delay",
     problems=tasks(),

@@ -1,15 +1,16 @@
 """Tuning a support vector machine on the Pima diabetes data.
 
-The data are public but not ours to ship: they are read from the file that the environment
-variable ``BOTORCH_CALIB_PIMA_CSV`` names, comma-separated with a header line and the column
-``Outcome`` last, and otherwise fetched from OpenML (``diabetes``, version 1) by scikit-learn,
-which keeps a copy.
+The data are public, but not part of this repository. The environment variable
+``BOTORCH_CALIB_PIMA_CSV`` may name a comma-separated file with a header line and the last column
+``Outcome``. Otherwise scikit-learn downloads the data from OpenML (``diabetes``, version 1) and
+keeps a copy.
 
-The classifier, as in the paper: an RBF kernel on the features as they are, not standardised. One
-stratified split, the same for all seeds, holds out 30 % for the accuracy. On these features
-a kernel with ``gamma`` above 1e-2 sees no neighbours at all and predicts the larger class
-everywhere: 0.649. On the linear scale of the paper's box, the good region (``gamma`` below
-about 3e-3, of 10) is a strip along one edge, which only a query on that edge is likely to hit.
+As in the paper, the classifier has an RBF kernel on features that are not standardised. One
+stratified split, the same for all seeds, holds out 30 % for the accuracy. With ``gamma`` above 1e-2
+a point has no neighbours on these features, and the classifier predicts the larger class everywhere
+(accuracy 0.649). On the linear scale of the paper's box, with ``gamma`` up to 10, the good region
+(``gamma`` below about 3e-3) is a strip along one edge. Only queries on this edge are likely to hit
+it.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ PIMA_VARIABLE = "BOTORCH_CALIB_PIMA_CSV"
 # (C, gamma), as in the paper.
 SVM_BOUNDS = ((1e-4, 100.0), (1e-4, 10.0))
 
-# How far outside the box rounding may put a query, relative to the box.
+# Largest distance of a query outside the box, due to rounding, relative to the box.
 SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Patients:
-    """Features ``n x p`` and labels of length ``n``, in order of arrival, split once.
+    """Features ``n x p`` and labels of length ``n``, and the split.
 
-    ``train`` and ``validation`` hold row numbers in ascending order.
+    ``train`` and ``validation`` are row numbers in ascending order.
     """
 
     features: np.ndarray
@@ -60,13 +61,13 @@ class Patients:
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 - a few objects that live as long as the process
     def accuracy(self, c: float, gamma: float) -> float:
-        """Validation accuracy of a classifier."""
+        """Validation accuracy of the classifier with these hyperparameters."""
         model = SVC(C=c, gamma=gamma).fit(self.features[self.train], self.labels[self.train])
         return float(model.score(self.features[self.validation], self.labels[self.validation]))
 
 
 def pima() -> Patients:
-    """The data, from the file that the environment names or else from OpenML."""
+    """The data, from the file in the environment variable or from OpenML."""
     file = os.environ.get(PIMA_VARIABLE)
     return _from_openml() if file is None else _from_file(file)
 
@@ -100,11 +101,11 @@ def _from_openml() -> Patients:
 
 @dataclass(frozen=True)
 class SvmSearch:
-    """A grid over the good region, on the log scale, from which the optimum is read off.
+    """A grid over the good region, on the log scale, whose best accuracy is the optimum.
 
-    The accuracy is piecewise constant, in steps of one held-out patient, and has no
-    gradient, so its maximum is searched: on 61 x 41 points here. On the data themselves a grid of
-    81 x 41 points about the best of them finds nothing better than its 182 of 231, 0.788.
+    The accuracy is piecewise constant, in steps of one held-out patient, so its maximum is found
+    on a grid of 61 x 41 points: 182 of 231, or 0.788. A further grid of 81 x 41 points around the
+    best points has no better accuracy.
     """
 
     log_c: tuple[float, ...] = spaced(-1.0, 2.0, 61)
@@ -151,5 +152,5 @@ class SvmEvaluator:
 
 
 def svm_evaluator(seed: int, *, search: SvmSearch = SvmSearch()) -> SvmEvaluator:  # noqa: B008
-    """The objective of the paper's first real-world experiment, the same one for every seed."""
+    """The objective of the paper's first real-world experiment, the same for every seed."""
     return SvmEvaluator(pima(), search)

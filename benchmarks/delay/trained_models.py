@@ -1,14 +1,14 @@
-"""Two small models trained by mini-batches, as tabulated tasks: the hyperparameters' cells.
+"""Tabulated tasks: the hyperparameters of two small models that are trained by mini-batches.
 
-Both tasks tune the batch size, the learning rate and its decay: update number ``k = 0, 1, ...``
-uses the rate ``rate / (1 + decay k)``. Their values are accuracies on 30 % of the data, which are
-held out by one stratified split. Initial weights and the order of the data are the same in
-all cells, so that cells differ by their hyperparameters alone.
+Both tasks tune the batch size, the learning rate and its decay: update ``k = 0, 1, ...`` uses the
+rate ``rate / (1 + decay k)``. A choice of hyperparameters is a cell of the table, and its value is
+the accuracy on 30 % of the data, which are held out by one stratified split. Initial weights and
+the order of the data are the same in all cells, so that cells differ only in their hyperparameters.
 
-All cells of one batch size are trained at once: parameters have a leading dimension of cells,
-and the gradient of the cells' summed losses holds the gradient of each. Training is in double
-precision. Rounding may still differ between processors, and where training is unstable
-a cell's accuracy with it; see `delay.value_tables` for how values are kept.
+All cells of one batch size are trained at once: the leading dimension of parameters is the cell,
+and the gradient of the sum of losses contains the gradient of each cell. Training is in double
+precision. Rounding may differ between processors, which changes accuracies where training is
+unstable. `delay.value_tables` stores the values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.delay.value_tables import cartesian, spaced
 
 @dataclass(frozen=True)
 class Split:
-    """Features and labels: ``train`` rows are learned from, ``validation`` rows held out."""
+    """Features and labels of the training rows and the held-out validation rows."""
 
     train: Tensor
     train_labels: Tensor
@@ -58,7 +58,7 @@ def digit_images() -> Split:
 
 
 def batches(num_rows: int, batch_size: int, epochs: int, seed: int) -> Iterator[Tensor]:
-    """Row numbers of each update: every epoch is a new order of all rows, its last batch short."""
+    """Row numbers of each update. Each epoch uses all rows in a new order."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         yield from torch.randperm(num_rows, generator=generator).split(batch_size)
@@ -108,7 +108,7 @@ class TrainingTask(ABC):
         return torch.cat([self.accuracies(size, rates, decays) for size in self.batch_sizes])
 
     def updates(self, num_rows: int, batch_size: int) -> Iterator[tuple[int, Tensor]]:
-        """The updates' numbers, from 0, with the rows that each uses."""
+        """The number of each update, from 0, and its rows."""
         return enumerate(batches(num_rows, batch_size, self.epochs, self.seed))
 
 
@@ -116,8 +116,8 @@ class TrainingTask(ABC):
 class LogisticTask(TrainingTask):
     """Logistic regression by stochastic gradient descent on breast cancer.
 
-    The paper tunes the rate and its decay in [1e-6, 1]; here both are tuned on the log scale. At
-    small rates the random initial weights are hardly changed.
+    The paper tunes the rate and its decay in [1e-6, 1]; here both are tuned on the log scale. Small
+    rates hardly change the random initial weights.
     """
 
     batch_sizes: tuple[int, ...] = (20, 26, 31, 37, 43, 49, 54, 60)
@@ -135,7 +135,7 @@ class LogisticTask(TrainingTask):
         weights, biases = initial[0].repeat(1, len(rates)), initial[1].repeat(len(rates))
         for update, rows in self.updates(len(data.train), batch_size):
             x, labels = data.train[rows], data.train_labels[rows]
-            # The gradient of the mean log loss in the log odds.
+            # The gradient of the mean log loss with respect to the log odds.
             errors = (torch.sigmoid(x @ weights + biases) - labels.unsqueeze(-1)) / len(rows)
             step = rates / (1.0 + decays * update)
             weights -= step * (x.T @ errors)
@@ -152,10 +152,10 @@ MOMENTUM, SCALE_MEMORY, EPSILON = 0.9, 0.999, 1e-8
 class CnnTask(TrainingTask):
     """A convolutional network on handwritten digits, trained by Adam on the log loss.
 
-    The network is the paper's, but for a smaller pooling window on smaller images: 8 kernels of
-    3 x 3 (6 x 6 positions), maxima over windows of 2 x 2, a layer of 8 nodes, 10 outputs, with
-    rectifiers between. The paper tunes the rate and its decay in [1e-6, 1]; in the
-    few epochs here nothing is learned at rates below 1e-4, where the ranges start.
+    The network is the paper's, with a smaller pooling window for smaller images: 8 kernels of
+    3 x 3 (6 x 6 positions), max pooling over windows of 2 x 2, a layer of 8 nodes and 10 outputs,
+    with rectifiers in between. The paper tunes the rate and its decay in [1e-6, 1]. Here both
+    ranges start at 1e-4, since the few epochs learn nothing at lower rates.
     """
 
     batch_sizes: tuple[int, ...] = (32, 46, 59, 73, 87, 101, 114, 128)
@@ -202,7 +202,7 @@ def network_scores(parameters: list[Tensor], patches: Tensor) -> Tensor:
     """
     kernels, offsets, hidden, hidden_bias, output, output_bias = parameters
     num_images, cells = len(patches), len(kernels)
-    # One product serves all cells, since they see the same images.
+    # One product suffices for all cells, since they have the same images.
     maps = patches.reshape(-1, 9) @ kernels.transpose(0, 1).reshape(9, -1)
     pooled = maps.reshape(num_images, 3, 2, 3, 2, -1).amax((2, 4))
     features = (pooled.reshape(num_images, 9, cells, 8) + offsets).relu()
@@ -212,7 +212,7 @@ def network_scores(parameters: list[Tensor], patches: Tensor) -> Tensor:
 
 
 class BatchedAdam:
-    """Adam with a learning rate for each cell, the parameters' leading dimension."""
+    """Adam with a learning rate for each cell, which is the leading dimension of parameters."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
         self.parameters = parameters
@@ -222,7 +222,7 @@ class BatchedAdam:
 
     @torch.no_grad()
     def update(self, gradients: tuple[Tensor, ...], rates: Tensor) -> None:
-        """Change the parameters in place; ``rates`` holds one rate for each cell."""
+        """Update the parameters in place; ``rates`` has one rate for each cell."""
         self.count += 1
         to_mean, to_scale = 1.0 - MOMENTUM**self.count, 1.0 - SCALE_MEMORY**self.count
         state = zip(self.parameters, self.means, self.scales, gradients, strict=True)

@@ -1,8 +1,8 @@
-"""Objectives on finite domains: the values of every choice, computed once and kept.
+"""Objectives on finite domains, whose values are computed once and cached.
 
-A task says what a table holds and how to compute it. Its table is kept by joblib under everything
-that decides the values: the task's settings, the data, the source of the module that computes them
-and the versions of the packages. A changed setting is computed anew.
+A task defines a table and computes it. joblib caches the table under everything that determines the
+values: the task's settings, the data, the source of the module that computes them, and the versions
+of the packages. If one of these changes, the table is computed again.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ TABLES_FOLDER = RESULTS_DIR / "delay_tables"
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn")
 
-# A query of a discrete domain must be one of its choices, up to rounding of its coordinates.
+# Largest distance of a query from a choice, due to rounding, relative to the range of a coordinate.
 MATCH = 1e-9
 
 
 class TabulatedTask(Protocol):
-    """What a table holds. Implementations are frozen dataclasses."""
+    """The definition of a table. Implementations are frozen dataclasses."""
 
     def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
-        """Names the file."""
+        """The name of the task."""
 
     def choices(self) -> Tensor:
         """Every point of the domain, ``n x d``."""
 
     def compute(self) -> Tensor:
-        """The noise-free value of every choice, of length ``n``; deterministic."""
+        """The noise-free value of every choice, of length ``n``. It is deterministic."""
 
     def data_key(self) -> str:
-        """Changes if the data do, where these are not fixed by the versions of packages."""
+        """A text that depends on the data, unless the versions of packages determine the data."""
 
 
 def spaced(low: float, high: float, num: int) -> tuple[float, ...]:
@@ -58,9 +58,9 @@ def cartesian(*axes: tuple[float, ...]) -> Tensor:
 
 
 def table_values(task: TabulatedTask) -> Tensor:
-    """The values of all choices, read from `TABLES_FOLDER` or computed and kept there.
+    """The values of all choices, which are cached in `TABLES_FOLDER`.
 
-    The first call takes as long as the task's computation, up to some minutes.
+    The first call computes them, which takes up to some minutes.
     """
     source = joblib.hash(Path(inspect.getfile(type(task))).read_bytes())
     versions = tuple(map(version, PACKAGES))
@@ -95,7 +95,7 @@ class TableEvaluator:
         return self.values.max().item()
 
     def row(self, x: Tensor) -> int:
-        """The number of the choice ``x``, of length ``d``; ``ValueError`` if it is none."""
+        """The index of the choice ``x``, of length ``d``; ``ValueError`` if it is not a choice."""
         if x.shape != self.choices.shape[1:]:
             raise ValueError(f"`x` must have length {self.choices.shape[1]}, got {x.shape}.")
         spread = self.choices.amax(0) - self.choices.amin(0)
@@ -115,5 +115,5 @@ class TableEvaluator:
 
 
 def table_evaluator(seed: int, *, task: TabulatedTask) -> TableEvaluator:
-    """The noise-free objective that ``task`` tabulates, the same one for every seed."""
+    """The noise-free objective that ``task`` tabulates, the same for every seed."""
     return TableEvaluator(task.choices(), table_values(task))

@@ -1,8 +1,7 @@
-"""Suite `delay_workers`: how should the next query be chosen if 10, 20, 50 or 100 workers are busy?
+"""Suite `delay_workers`: strategies for the next query while 10, 20, 50 or 100 workers are busy.
 
-Each value arrives when as many further queries have been made as there are workers, so that the
-others are always under evaluation. What is compared are strategies of `DelayAwareProposer`, with
-its own model and search, as a user gets them.
+Each value arrives after as many further queries as there are workers, so that all workers are
+always busy. The methods are strategies of `DelayAwareProposer` with its default model and search.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from botorch_calib.test_functions.delayed import FixedDelay
 
 WORKERS = (10, 20, 50, 100)
 
-# After as many queries as there are workers the first value arrives.
+# The first value arrives after as many queries as there are workers.
 ROUNDS, ROUNDS_PER_WORKER = 60, 2
 
 NUM_SAMPLES = 64
 
-# With lower bounds on their boxes, by which values are censored.
+# Objectives with their lower bounds, which replace censored values.
 OBJECTIVES: dict[str, tuple[Callable[[], SyntheticTestFunction], float]] = {
     "branin": (partial(Branin, negate=True), -310.0),
     "levy4": (partial(Levy, dim=4, negate=True), -270.0),
@@ -61,7 +60,7 @@ class FunctionEvaluator:
 
 
 def function_evaluator(seed: int, *, name: str) -> FunctionEvaluator:
-    """One of the objectives, the same for each seed."""
+    """One of the objectives, the same for every seed."""
     return FunctionEvaluator(OBJECTIVES[name][0]())
 
 
@@ -102,10 +101,10 @@ class Proposals:
     """A strategy of `DelayAwareProposer`.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
         strategy: The strategy.
-        num_restarts: Starts of the search.
-        raw_samples: Points from which these are taken.
+        num_restarts: Number of starts of the search.
+        raw_samples: Number of points from which the starts are chosen.
     """
 
     name: str
@@ -120,18 +119,18 @@ class Proposals:
 
 @dataclass
 class ProposalsStrategy:
-    """`Proposals` at work."""
+    """The strategy of `Proposals`."""
 
     settings: Proposals
     bounds: Tensor
     propose_next: DelayAwareProposer | None = field(default=None, init=False, repr=False)
 
     def fit(self, ledger: FeedbackLedger, step: int) -> None:
-        """Nothing: the proposer fits."""
+        """Do nothing, since the proposer fits its model."""
 
     def propose(self, model: None, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
         if self.propose_next is None:
-            # From the stream of this replicate's first round.
+            # The global generator is seeded for this replicate's first round.
             seed = int(torch.randint(2**31, (1,)))
             search = SearchSettings(self.settings.num_restarts, self.settings.raw_samples, seed)
             self.propose_next = DelayAwareProposer(
@@ -153,12 +152,12 @@ class RandomQueries:
 
 @dataclass
 class RandomStrategy:
-    """`RandomQueries` at work."""
+    """The strategy of `RandomQueries`."""
 
     bounds: Tensor
 
     def fit(self, ledger: FeedbackLedger, step: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def propose(self, model: None, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
         unit = torch.rand(self.bounds.shape[-1], dtype=torch.double)

@@ -1,4 +1,4 @@
-"""The report of suite `delay_workers`: regret in units of random search, by number of workers."""
+"""The report of suite `delay_workers`: regret relative to random search, by number of workers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class WorkersReport:
-    """Regret in units of random search, and the default beside its rivals.
+    """Regret relative to random search, and comparisons of the default with other methods.
 
     Args:
-        rivals: The methods that the baseline is compared with.
+        rivals: The methods with which the baseline is compared.
     """
 
     rivals: tuple[str, ...]
@@ -81,9 +81,10 @@ def _differences(suite: Suite[Any, Any], groups: Mapping[str, Collected]) -> lis
 
 
 def shares(collected: Collected, method: str) -> dict[int, float]:
-    """By seed: regret in percent of random search's mean, averaged over problems.
+    """Regret by seed in percent of random search's mean, averaged over problems.
 
-    Only seeds that the method has on all of these count; none if random search lacks a problem.
+    Only seeds with results on all problems are included. The result is empty if random search
+    has no results on a problem.
     """
     scaled = []
     for runs in collected.values():
@@ -107,7 +108,7 @@ def _estimate(values: Mapping[int, float]) -> Estimate:
 
 
 def _by_workers(collected: Collected) -> dict[str, dict[str, ByMethod]]:
-    """Problems by the number at the end of their names."""
+    """Problems by the number of workers, which ends their names."""
     groups: dict[str, dict[str, ByMethod]] = {}
     for problem, runs in collected.items():
         groups.setdefault(problem.rpartition("_")[2], {})[problem] = runs

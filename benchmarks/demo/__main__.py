@@ -1,10 +1,10 @@
 """The demonstration, ``python -m benchmarks.demo``: under three minutes on two cores.
 
-Each of its parts shows one promise of the package: posteriors whose stated coverage is true
+Each part shows one promise of the package: posteriors whose stated coverage is true
 (`demo.coverage`), good decisions while evaluations are running (`demo.delays`), decisions robust to
 a context that nobody controls (`demo.robustness`), and limits that are kept as often as stated
-(`demo.decisions`). A part prints what came out with its uncertainty, whatever that is, and its
-pictures are written before the next part begins.
+(`demo.decisions`). A part prints its results with their uncertainty, favourable or not, and writes
+its pictures before the next part begins.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ PARTS: dict[str, tuple[str, Callable[[Budget], Figures]]] = {
     "robustness": (robustness.TITLE, robustness.run),
     "decisions": (decisions.TITLE, decisions.run),
 }
-INTERRUPTED = 130  # what shells report of a process that ctrl-C has ended
+INTERRUPTED = 130  # exit status of a process that ctrl-C has ended
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command-line parser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}"
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        metavar="PART",
+        help=f"only these parts: {', '.join(PARTS)}",
     )
     parser.add_argument("--seeds", type=int, default=6, help="repetitions of each method")
     parser.add_argument(
@@ -44,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds",
         type=int,
-        help=f"at most so many queries of each run (delays: {delays.ROUNDS}, robustness: "
+        help=f"largest number of queries of each run (delays: {delays.ROUNDS}, robustness: "
         f"{robustness.ROUNDS}, decisions: {decisions.ROUNDS})",
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -81,7 +85,7 @@ def run_demo(parts: Sequence[str], budget: Budget, output: Path) -> None:
 
 
 def write_figures(figures: Figures, output: Path) -> list[Path]:
-    """Write the figures into a folder, which is made if need be, and close them."""
+    """Write the figures into a folder, which is created if it does not exist, and close them."""
     output.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         figure.savefig(output / name, dpi=150)

@@ -1,4 +1,4 @@
-"""What the parts of the demonstration share: budgets, runs with a progress bar, text tables."""
+"""Helpers for all parts of the demonstration: budgets, runs with a progress bar, text tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 TITLE_SIZE = 14
-# Of all parts but the one on coverage: apart from the suites' seeds, and from those that settings
-# were chosen on (suite `delay_settings`).
+# The first seed of all parts except coverage. These seeds differ from the seeds of suites and from
+# the seeds on which settings were tuned.
 FIRST_SEED = 2000
 
 Runs = Mapping[str, Sequence[Result]]
@@ -32,10 +32,10 @@ class Budget:
     """How much to run.
 
     Args:
-        seeds: Repetitions of each method.
-        iterations: Evaluations of each run of the part on coverage.
-        rounds: At most so many rounds in the other parts; ``None`` for their own numbers.
-        jobs: Processes.
+        seeds: Number of repetitions of each method.
+        iterations: Number of evaluations of each run in the part on coverage.
+        rounds: Largest number of rounds in the other parts; ``None`` for their defaults.
+        jobs: Number of processes.
     """
 
     seeds: int = 6
@@ -44,11 +44,11 @@ class Budget:
     jobs: int = 2
 
     def rounds_of(self, planned: int) -> int:
-        """The number of rounds of a part that plans so many."""
+        """The number of rounds of a part whose default is ``planned``."""
         return planned if self.rounds is None else min(planned, self.rounds)
 
     def later_seeds(self) -> range:
-        """The seeds of all parts but the one on coverage."""
+        """The seeds of all parts except coverage."""
         return range(FIRST_SEED, FIRST_SEED + self.seeds)
 
 
@@ -59,7 +59,7 @@ def suite_tasks(
     seeds: Iterable[int],
     rounds: int,
 ) -> list[Task]:
-    """Some methods of a suite on one of its problems, with another number of rounds."""
+    """Tasks with some methods of a suite on one of its problems, with ``rounds`` rounds."""
     (task,) = (task for task in suite.problems if task.name == problem)
     known = {method.name: method for method in suite.methods}
     shortened = replace(task, num_rounds=rounds)
@@ -69,7 +69,7 @@ def suite_tasks(
 
 
 def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:
-    """Run replicates side by side under a progress bar: results by method, in the tasks' order.
+    """Run replicates in parallel with a progress bar; return results by method in task order.
 
     Raises:
         RuntimeError: If a replicate fails.
@@ -86,7 +86,7 @@ def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:
 
 
 def suite_colors(methods: Sequence[Named], chosen: Sequence[str]) -> list[str]:
-    """The colours that the chosen methods have in the figure of a suite of all ``methods``."""
+    """The colours of the chosen methods in the figure of the suite with all ``methods``."""
     colors = method_colors(method.name for method in methods)
     return [to_hex(colors[name]) for name in chosen]
 
@@ -99,14 +99,14 @@ def show(values: Sequence[float], percent: bool = False, digits: int = 2) -> str
 
 
 def plus_minus(estimate: Estimate, digits: int = 2) -> str:
-    """Mean ± standard error, which a single value does not have."""
+    """Mean ± standard error; the error of a single value is ``?``."""
     error = estimate.standard_error
     unknown = "?" if math.isnan(error) else f"{error:.{digits}f}"
     return f"{estimate.mean:.{digits}f} ± {unknown}"
 
 
 def difference(test: PairedTest, digits: int = 2) -> str:
-    """A paired difference with its standard error and Wilcoxon's p-value, if there is one."""
+    """A paired difference with its standard error and Wilcoxon's p-value."""
     p_value = "?" if math.isnan(test.wilcoxon_p_value) else f"{test.wilcoxon_p_value:.2f}"
     return f"{plus_minus(test.difference, digits)} ({p_value})"
 

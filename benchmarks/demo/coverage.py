@@ -45,7 +45,7 @@ def run(budget: Budget) -> Figures:
     runs = run_ackley(seeds, iterations, budget.jobs)
     print(ackley_report(runs), flush=True)
     print("\nIntervals of observations, x sin 2x + cos(pi x) with noise variance (|x|+1)/10\n")
-    # The calibrator's steps were chosen on data sets 0 to 11, so others are judged here.
+    # The calibrator's steps were tuned on data sets 0 to 11, so other data sets are used here.
     coverage = interval_study.coverage_study(range(100, 100 + 2 * seeds))
     print(interval_study.coverage_report(coverage), flush=True)
     return {
@@ -66,7 +66,7 @@ def run_ackley(seeds: int, iterations: int, jobs: int) -> Runs:
 
 
 def ackley_problem(iterations: int) -> Problem:
-    """The suite's problem, with fewer fits: most of the time would go into hyperparameters."""
+    """The suite's problem with fewer fits, which would take most of the time."""
     surrogate = Refitted(every=3, at_first=5)
     return replace(ackley.heteroscedastic_ackley(iterations), surrogate=surrogate)
 
@@ -102,12 +102,12 @@ def paired_report(runs: Runs) -> str:
 
 
 def extras(results: Sequence[Result], name: str) -> list[np.ndarray]:
-    """A recorded series of each run."""
+    """An extra of each run as an array."""
     return [np.array(result.extras[name], dtype=float) for result in results]
 
 
 def central_coverage(results: Sequence[Result], levels: np.ndarray) -> np.ndarray:
-    """Observed frequency of each central interval, from the recorded PITs, all runs pooled."""
+    """Observed coverage of central intervals, from the recorded PITs of all runs."""
     pits = np.concatenate(extras(results, "pit"))
     return np.asarray((np.abs(2.0 * pits - 1.0)[:, None] <= levels).mean(axis=0))
 
@@ -129,7 +129,7 @@ def reliability_figure(runs: Runs) -> Figure:
 
 
 def titled(ax: Axes, title: str) -> Figure:
-    """The figure of ``ax`` with a title above everything else."""
+    """The figure of ``ax`` with a title at the top."""
     figure = ax.figure
     assert isinstance(figure, Figure)
     figure.suptitle(title, fontsize=TITLE_SIZE)

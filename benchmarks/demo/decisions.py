@@ -1,14 +1,14 @@
-"""The demonstration's fourth part: decisions by a stated probability.
+"""The demonstration's fourth part: decisions with a stated probability.
 
-The classifier of `demo.screening` is tuned for precision, under a limit on the rate of malignant
-cases that it misses: in each round only settings are tried that keep the limit with a probability
-of 90 %. The methods differ in who says so. The model with the reported standard errors believes
-what it is told; another one estimates one noise level; the third takes 1.5 times the quantile of
-the first one, a margin of safety by hand; `ChanceConstraint` learns from the rounds, with the first
-model. The data, the model of the precision and the rule by which it chooses are the same. The
-limit, the number of training records and of rounds were chosen on seeds 0 to 109, before the first
-run on those shown; how constraints learn was changed twice after it, by a look at other problems
-(``benchmarks/protocols/decisions_budget.md``).
+The classifier of `demo.screening` is tuned for precision under a limit on the rate of malignant
+cases that it misses. Each round tries a setting that keeps the limit with a probability of 90 %.
+The methods differ in the quantile that decides this. The first method trusts the reported standard
+errors; the second estimates one noise level; the third uses 1.5 times the quantile of the first, a
+fixed safety margin. The fourth is a `ChanceConstraint` with the first model, which learns from the
+rounds. The data, the model of the precision and the choice are the same for all methods. The limit
+and the numbers of training records and rounds were chosen on seeds 0 to 109, before the first run
+on the seeds shown. After that run, the constraint's rule was changed twice because of other
+problems (``benchmarks/protocols/decisions_budget.md``).
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ from botorch_calib.plotting import COLORS
 
 TITLE = "Decisions: limits that are kept as often as stated"
 ROUNDS = 60
-NUM_EARLIER = 20  # settings tried beforehand, whatever they missed
+NUM_EARLIER = 20  # random settings tried before the rounds
 LIMIT = 0.08
 RISK = 0.1  # stated probability of a violation
 LEVEL = 1.0 - RISK
 REFIT_EVERY = 20
-# Added to the seeds of the other parts: this part's settings were changed after a look at those.
+# Offset to the seeds of other parts, on which this part was run before its settings were changed.
 FRESH_SEEDS = 500
-# Numbers of the random stream of the settings tried beforehand; see `framework.replicate`.
+# Number of the random stream of the settings tried before the rounds, see `framework.replicate`.
 EARLIER = 30
 
 
 @dataclass(frozen=True)
 class ScreeningTask:
-    """How long to tune."""
+    """The task, with its number of rounds."""
 
     name: str = "screening"
     num_rounds: int = ROUNDS
@@ -82,12 +82,12 @@ class ScreeningTask:
 
 @dataclass(frozen=True)
 class Guard:
-    """Who says that a setting keeps the limit.
+    """A method, which decides whether a setting keeps the limit.
 
     Args:
-        name: Names the method.
-        uses_reported: Whether the model is given the reported standard errors or fits its noise.
-        width: Factor of the model's own quantile; None where it is learned from the rounds.
+        name: The name.
+        uses_reported: Whether the model uses the reported standard errors or fits its noise.
+        width: Factor of the model's quantile; None if it is learned from the rounds.
     """
 
     name: str
@@ -132,12 +132,12 @@ def run(budget: Budget) -> Figures:
 
 
 def replicate(task: ScreeningTask, guard: Guard, seed: int) -> Result:
-    """Tune with one method: deterministic in ``seed``, wall times aside."""
+    """Tune with one method; the result is deterministic, except for wall times."""
     return ScreeningReplicate(task, guard, seed).run()
 
 
 class Models(NamedTuple):
-    """What a round is decided by: models of both outcomes, and the constraint on the first."""
+    """The models of both outcomes in a round, and the constraint on the first outcome."""
 
     missed: SingleTaskGP
     precision: SingleTaskGP
@@ -145,9 +145,9 @@ class Models(NamedTuple):
 
 
 class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
-    """Rounds in which a certified setting is chosen and tried."""
+    """Each round chooses and tries a certified setting."""
 
-    models: Models | None = None  # those of the last round
+    models: Models | None = None  # of the last round
 
     def __init__(self, task: ScreeningTask, guard: Guard, seed: int) -> None:
         super().__init__(task, guard, seed, task.num_rounds)
@@ -194,10 +194,10 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
             model.constraint.observe(x, missed, condition=False)
 
     def record(self) -> Record:
-        """The run: outcomes are the rates missed; the last of ``X`` is the setting kept in the end.
+        """The record, whose outcomes are the missed rates; ``X`` ends with the final setting.
 
-        Extras: for each round, whether its setting was ``certified``; once, the ``bound`` on the
-        number of violations, or None.
+        The extras are whether the setting of each round was ``certified``, and the ``bound`` on the
+        number of violations (or None) with one entry.
         """
         final, learns = self.fit(step=0), self.method.width is None
         margin = LeastMargin(final.constraint, CONFIDENCE if learns else None)
@@ -218,14 +218,14 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
 def process(
     X: Tensor, Y: Tensor, Yvar: Tensor | None, previous: SingleTaskGP | None
 ) -> SingleTaskGP:
-    """A Gaussian process of ``n x 2`` settings, fitted, or with the hyperparameters of another."""
+    """A Gaussian process of ``n x 2`` settings, fitted or with the hyperparameters of another."""
     gp = SingleTaskGP(
         X, Y, Yvar, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
     )
     if previous is None:
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
         return gp
-    # Not the whole state, which holds the standardisation of the earlier data.
+    # Not the whole state, which includes the standardisation of the earlier data.
     gp.covar_module.load_state_dict(previous.covar_module.state_dict())
     gp.mean_module.load_state_dict(previous.mean_module.state_dict())
     if Yvar is None:
@@ -234,16 +234,16 @@ def process(
 
 
 def constraint_on(gp: SingleTaskGP, width: float | None) -> ChanceConstraint:
-    """The limit on what is missed, by quantiles that are learned, or ``width`` times the own."""
+    """The limit on the missed rate, with learned quantiles or ``width`` times the model's."""
     budget = SIZE if width is None else math.inf
     return ChanceConstraint(gp, upper=LIMIT, level=LEVEL, width=width, budget=budget, rows=())
 
 
-# ------------------------------------------------------------ what came of it
+# ------------------------------------------------------------ results
 
 
 def violated(result: Result) -> np.ndarray:
-    """Whether each round violated the limit, the rounds without a certified setting apart."""
+    """Whether each round violated the limit; False for rounds without a certified setting."""
     above = np.array(result.y[result.num_initial :]) > LIMIT
     return above & (np.array(result.extras["certified"]) == 1.0)
 
@@ -260,14 +260,14 @@ def share_certified(result: Result) -> float:
 
 
 def at_settings(values: np.ndarray, result: Result) -> np.ndarray:
-    """Values over all settings at those tried in the rounds and, last, at the one kept."""
+    """The values at the settings of the rounds and, last, at the final setting."""
     X = torch.tensor(result.X[result.num_initial :], dtype=torch.double)
     index = torch.cdist(X, SETTINGS).argmin(dim=-1).numpy()
     return np.asarray(values.reshape(-1)[index])
 
 
 def columns_of(truth: Truth) -> dict[str, tuple[Score, bool]]:
-    """What the table holds, and whether it is in percent."""
+    """The scores in the table, and whether they are in percent."""
     return {
         "certified rounds": (share_certified, True),
         "violated": (share_violated, True),
@@ -278,7 +278,7 @@ def columns_of(truth: Truth) -> dict[str, tuple[Score, bool]]:
 
 
 def decisions_report(runs: Runs, truth: Truth) -> str:
-    """A table of violations, stated and met, and of what keeping the limit costs."""
+    """A table of stated and observed violations, and of the cost of keeping the limit."""
     columns = columns_of(truth)
     rows = [["", *columns]]
     for method, results in runs.items():
@@ -307,7 +307,7 @@ def decisions_report(runs: Runs, truth: Truth) -> str:
 
 
 def cell(results: Sequence[Result], score: Score, percent: bool) -> str:
-    """Mean ± standard error of those runs that have the score."""
+    """Mean ± standard error over the runs that have the score."""
     values = list(by_seed(results, score).values())
     return show(values, percent=percent, digits=3) if values else "?"
 
@@ -327,7 +327,7 @@ def own_minus(runs: Runs, other: str, truth: Truth) -> str:
 
 
 def decisions_figure(runs: Runs, truth: Truth) -> Figure:
-    """Violations by round, where settings were tried, and what they are worth."""
+    """Violations by round, the settings that were tried, and their precision."""
     figure, (left, middle, right) = panel_grid(3, 3, (5.0, 4.0))
     draw_violations(left, runs)
     draw_settings(middle, runs, truth)
@@ -354,7 +354,7 @@ def draw_violations(panel: Axes, runs: Runs) -> None:
 
 
 def draw_settings(panel: Axes, runs: Runs, truth: Truth) -> None:
-    """How often each setting violates the limit, and those tried in the second half of a run."""
+    """The probability of a violation at each setting, and the settings of later rounds."""
     mesh = panel.pcolormesh(
         THRESHOLDS, LOG_PENALTIES, truth.violating, cmap="Greys", vmin=0, vmax=1, shading="nearest"
     )
@@ -364,7 +364,7 @@ def draw_settings(panel: Axes, runs: Runs, truth: Truth) -> None:
         kept = np.array([r.X[-1] for r in results])
         panel.scatter(kept[:, 1], kept[:, 0], marker="*", s=60, color=color, edgecolor="white")
         if method not in ("reported", "budget"):
-            continue  # two clouds can be told apart, four cannot
+            continue  # four clouds of points would be indistinguishable
         late = [np.array(r.X[r.num_initial : -1])[-len(violated(r)) // 2 :] for r in results]
         points, counts = np.unique(np.concatenate(late), axis=0, return_counts=True)
         panel.scatter(points[:, 1], points[:, 0], s=6.0 * counts, color=color, alpha=0.6)
@@ -373,13 +373,13 @@ def draw_settings(panel: Axes, runs: Runs, truth: Truth) -> None:
 
 
 def draw_price(panel: Axes, runs: Runs, truth: Truth) -> None:
-    """Precision against violations: a point for each run, and the best that a setting can do."""
+    """Precision against violations: a point for each run, and the best possible precision."""
     columns = columns_of(truth)
     (share, _), (precision, _) = columns["violated"], columns["precision"]
     for (method, results), color in zip(runs.items(), COLORS, strict=False):
         points = [[score(result) for score in (share, precision)] for result in results]
         panel.plot(*np.transpose(points), "o", color=color, alpha=0.8, label=NAMES[method])
-    # What a fixed width earns at a rate of violations: reward above the line is not bought by risk.
+    # Fixed widths trade precision for violations along this line, so a point above it is better.
     fixed = [name for name in ("reported", "wide") if name in runs]
     means = [[np.mean([s(r) for r in runs[name]]) for s in (share, precision)] for name in fixed]
     panel.plot(*np.transpose(means), "-", color="black", linewidth=1.0)

@@ -1,9 +1,9 @@
 """The demonstration's second part: decisions while earlier evaluations are still running.
 
-Draws of a Gaussian process, as in suite `delay`: values arrive ten queries late on average. The
-package's rule, GP-UCB-SDF, meets a UCB that ignores what is running, one that hallucinates it,
-and BoTorch's way with pending points. Seeds and rounds were fixed before the first run; the suite
-has other seeds and 100 rounds.
+Objectives are draws of a Gaussian process, as in suite `delay`; values arrive ten queries late on
+average. The package's rule, GP-UCB-SDF, is compared with a UCB that ignores running evaluations, a
+UCB that hallucinates them, and BoTorch's pending points. Seeds and rounds were fixed before the
+first run; the suite has other seeds and 100 rounds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMES = {
     "ucb_hallucinate": "GP-BUCB, hallucinating",
     "qlogei_pending": "qLogEI with X_pending",
 }
-# Decimals of a score, the optimum and the least value of the objective being 1 and 0.
+# Scores with their numbers of decimals. The objective ranges from 0 to 1.
 SCORES: tuple[tuple[str, Score, int], ...] = (
     ("simple regret", mean_simple_regret, 3),
     ("sum of regrets", cumulative_regret_all, 1),
@@ -65,7 +65,7 @@ def run(budget: Budget) -> Figures:
 
 
 def delay_report(runs: Runs) -> str:
-    """A table of both regrets, and of the paired differences of the package's rule to others."""
+    """A table of both regrets, and of paired differences between the package's rule and others."""
     rows = [["", *(cell for name, _, _ in SCORES for cell in (name, "SDF minus it"))]]
     for method, results in runs.items():
         cells = [NAMES[method]]

@@ -1,9 +1,9 @@
 """Coverage of prediction intervals in one dimension under heteroscedastic noise.
 
-A Gaussian process knows one noise level, so its intervals are too wide where the noise is
-small and too narrow where it is large. One calibrated threshold for all inputs
-(``kappa = 0``) can only mend the average; a localized one (``kappa = 2``) can follow the
-noise. No optimization is involved: the observations are spread evenly at random.
+A Gaussian process has one noise level, so its intervals are too wide where the noise is small and
+too narrow where it is large. One calibrated threshold for all inputs (``kappa = 0``) can only
+correct the average coverage; localized thresholds (``kappa = 2``) can follow the noise. Nothing is
+optimized: inputs are uniformly random.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROBLEM = IntervalStudy1d()
 
 
 def observations(seed: int, n: int = NUM_OBSERVATIONS) -> tuple[Tensor, Tensor]:
-    """Inputs spread evenly at random, ``n x 1``, and their noisy outcomes, ``n x 1``."""
+    """Uniformly random inputs, ``n x 1``, and their noisy outcomes, ``n x 1``."""
     low, high = PROBLEM.bounds
     with manual_seed(seed):
         X = low + (high - low) * torch.rand(n, 1, dtype=torch.double)
@@ -63,10 +63,10 @@ def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
 
 
 def calibrated(gp: SingleTaskGP, kappa: float) -> CalibratedModel:
-    """The process calibrated on its own history.
+    """The process, calibrated on its history.
 
-    The steps decrease, since the history is long and its noise does not drift: steps that
-    stay large would keep the thresholds moving.
+    The steps decrease, since the history is long and its noise does not drift; with large steps
+    the thresholds would never settle.
     """
     calibrator = LocalizedConformal(
         alpha=1.0 - LEVEL, lengthscale=0.2, scale=kappa, step_size=0.03, step_decay=0.3
@@ -81,7 +81,7 @@ def grid(num_points: int = 401) -> Tensor:
 
 
 def true_coverage(model: Model, X: Tensor) -> Tensor:
-    """Probability of a new observation at each of ``n x 1`` inputs to fall inside, ``n x 1``."""
+    """Probability that the interval at each input contains a new observation, ``n x 1``."""
     low, high = prediction_interval(model, X, LEVEL)
     mean = PROBLEM(X, noise=False).unsqueeze(-1)
     deviation = PROBLEM.noise_variance(X).sqrt().unsqueeze(-1)
@@ -90,7 +90,7 @@ def true_coverage(model: Model, X: Tensor) -> Tensor:
 
 
 def coverage_study(seeds: Sequence[int]) -> np.ndarray:
-    """Mean coverage by data set, model (GP, then each kappa) and region."""
+    """Mean coverage, indexed by data set, model (GP, then each kappa) and region."""
     X = grid()
     distance = X.abs().squeeze(-1)
     masks = [(low <= distance) & (distance <= high) for low, high in REGIONS]
@@ -116,7 +116,7 @@ def coverage_report(coverage: np.ndarray) -> str:
 
 
 def intervals_figure(seed: int = 0) -> Figure:
-    """Intervals (above) and their half-widths (below), one threshold beside localized ones."""
+    """Intervals (above) and their half-widths (below), with one and with localized thresholds."""
     X, Y = observations(seed)
     gp, points = fit(X, Y), grid()
     figure = plt.figure(figsize=(12.5, 8.0), layout="constrained")
@@ -137,7 +137,7 @@ def intervals_figure(seed: int = 0) -> Figure:
 
 
 def draw_half_widths(model: CalibratedModel, X: Tensor, ax: Axes) -> None:
-    """Half-widths of the intervals in the units of the outcome, beside what is needed."""
+    """Draw half-widths of the intervals, and the half-widths for exact coverage."""
     needed = PROBLEM.noise_variance(X).sqrt() * torch.special.ndtri(torch.tensor((1 + LEVEL) / 2))
     label = "half-width that holds 80 % around the truth"
     ax.plot(X, needed, color=COLORS[2], linestyle="-.", linewidth=2, label=label)

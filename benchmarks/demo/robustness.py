@@ -1,8 +1,8 @@
 """The demonstration's third part: decisions robust to a context that nobody controls.
 
-Problem `context_shift` of suite `robust`: contexts are drawn from another distribution than the
-one that is stated to the methods. WDRBO guards against distributions near that one, ERBO trusts it.
-Seeds and rounds were fixed before the first run; the suite has other seeds and 100 rounds.
+In problem `context_shift` of suite `robust`, contexts are not drawn from the distribution that is
+stated to the methods. ERBO trusts the stated distribution, and WDRBO protects against distributions
+near it. Seeds and rounds were fixed before the first run; the suite has other seeds and 100 rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from botorch_calib.test_functions import ContextShift
 TITLE = "Robustness: decisions under a context that nobody controls"
 PROBLEM = "context_shift"
 ROUNDS = 30
-# The rounds that tell where a search has ended up.
+# Number of last rounds, which show the result of a search.
 LAST_ROUNDS = 10
 NAMES = {"wdrbo": "WDRBO, radius 0.1", "erbo": "ERBO, which trusts the statement"}
 NUM_BINS = 40
@@ -89,7 +89,7 @@ def robustness_report(runs: Runs) -> str:
 
 
 def robustness_figure(runs: Runs) -> Figure:
-    """Regret by round, what decisions are worth under both distributions, and those made."""
+    """Regret by round, values of decisions under both distributions, and late decisions."""
     figure, (left, middle, right) = panel_grid(3, 3, (5.0, 3.8))
     colors = suite_colors(robust_methods.compared(), list(runs))
     left.set_prop_cycle(color=colors)
@@ -105,7 +105,7 @@ def robustness_figure(runs: Runs) -> Figure:
 
 
 def draw_expectations(panel: Axes) -> None:
-    """Each decision's expected value under the true and the stated distribution, best marked."""
+    """Expected values of decisions under the true and the stated distribution."""
     problem = ContextShift()
     lower, upper = problem.decision_bounds.flatten().tolist()
     X = torch.linspace(lower, upper, 401, dtype=torch.double).unsqueeze(-1)
@@ -131,7 +131,7 @@ def stated_expectation(problem: ContextShift, X: Tensor) -> Tensor:
 
 
 def draw_decisions(panel: Axes, runs: Runs, colors: Sequence[str]) -> None:
-    """How often each decision was made in the last rounds, all runs pooled."""
+    """Histogram of the decisions of all runs in the last rounds."""
     bins = np.linspace(-1.0, 1.0, NUM_BINS + 1).tolist()
     for (method, results), color in zip(runs.items(), colors, strict=True):
         made = np.concatenate([last_decisions(result) for result in results])
@@ -144,5 +144,5 @@ def draw_decisions(panel: Axes, runs: Runs, colors: Sequence[str]) -> None:
 
 
 def last_decisions(result: Result) -> np.ndarray:
-    """The decisions of the last rounds, initial ones apart."""
+    """The decisions of the last rounds, without initial decisions."""
     return np.array(result.X)[result.num_initial :, 0][-LAST_ROUNDS:]

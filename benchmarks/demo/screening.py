@@ -1,13 +1,13 @@
-"""A classifier of tumours that must not miss too many: the problem of the part on decisions.
+"""The problem of the part on decisions: a classifier of tumours that must not miss too many.
 
-scikit-learn's breast cancer data: 569 records, 212 of them malignant. A setting is the penalty of a
-ridge classifier, as ``log10``, and the threshold from which its score raises an alarm. To try a
-setting, a classifier is trained on some records, drawn at random, and judged on all others: by the
-rate of malignant ones that it misses, which has a limit, and by its precision, the share of
-alarms that are right, which shall be large.
+The data are scikit-learn's breast cancer data: 569 records, 212 of them malignant. A setting
+consists of the penalty of a ridge classifier, as ``log10``, and the threshold of its score above
+which it raises an alarm. To try a setting, a classifier is trained on random records and tested on
+all others. The missed rate, the share of malignant records without an alarm, has a limit. The
+precision, the share of alarms that are right, is maximised.
 
-The rate comes with its standard error, as a report would state it: that of counting the records
-judged (binomial). It leaves out that another draw of the training records gives another classifier.
+The missed rate is reported with its binomial standard error, which leaves out that the classifier
+depends on the random training records.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ THRESHOLDS = np.linspace(-0.6, 0.0, 25)
 BOUNDS = torch.tensor(
     [[LOG_PENALTIES[0], THRESHOLDS[0]], [LOG_PENALTIES[-1], THRESHOLDS[-1]]], dtype=torch.double
 )
-# All settings, `n x 2`, thresholds varying fastest.
+# All settings, `n x 2`; thresholds vary fastest.
 SETTINGS = torch.cartesian_prod(torch.from_numpy(LOG_PENALTIES), torch.from_numpy(THRESHOLDS))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is measured at a setting: the rate missed with its reported variance, and precision."""
+    """The outcomes of a setting: the missed rate with its reported variance, and the precision."""
 
     missed: float
     reported_variance: float
@@ -42,17 +42,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Truth:
-    """What settings do on average over draws of the training records, by penalty and threshold.
+    """Averages over draws of the training records, by penalty and threshold.
 
-    ``violating`` is the probability that the rate missed is above the limit, ``precision`` the
-    expected one.
+    ``violating`` is the probability that the missed rate is above the limit, and ``precision`` is
+    the expected precision.
     """
 
     violating: np.ndarray
     precision: np.ndarray
 
     def best_precision(self, risk: float) -> float:
-        """The largest expected precision of a setting that violates so seldom; NaN if none does."""
+        """The largest precision of settings that violate with at most ``risk``; NaN if none do."""
         found = self.precision[self.violating <= risk]
         return float(found.max()) if len(found) else math.nan
 
@@ -66,18 +66,18 @@ class Screening:
 
     @classmethod
     def load(cls) -> Screening:
-        """From scikit-learn, where class 0 is malignant."""
+        """Load the records from scikit-learn, where class 0 is malignant."""
         features, labels = load_breast_cancer(return_X_y=True)
         return cls(features, labels == 0)
 
     def try_setting(self, x: Tensor, rng: np.random.Generator) -> Trial:
-        """Train at ``x`` (length 2) on a random part of the records and judge on the rest."""
+        """Train at ``x`` (length 2) on a random part of the records and test on the rest."""
         log_penalty, threshold = x.tolist()
         path = self.train(rng)
         alarms = path.scores(log_penalty) > threshold
         hits, num_malignant = int(alarms[path.malignant].sum()), int(path.malignant.sum())
         num_missed = num_malignant - hits
-        # One case more of either kind, or a rate of zero would be reported as certain.
+        # One more case of either kind, so that a rate of zero is not reported as certain.
         rate = (num_missed + 1) / (num_malignant + 2)
         return Trial(
             missed=num_missed / num_malignant,
@@ -86,7 +86,7 @@ class Screening:
         )
 
     def train(self, rng: np.random.Generator) -> RidgePath:
-        """A classifier for every penalty, from the same random records."""
+        """Classifiers for all penalties, trained on the same random records."""
         chosen = np.zeros(len(self.malignant), dtype=bool)
         chosen[rng.choice(len(chosen), NUM_TRAINING, replace=False)] = True
         return RidgePath(
@@ -118,14 +118,14 @@ class RidgePath:
     """Ridge classifiers of standardised features, with an intercept, for all penalties at once.
 
     With centred features ``Z = U S V'`` and labels of -1 and 1, scores are
-    ``z V S (S^2 + penalty)^-1 U' y`` plus the mean label: scikit-learn's ``RidgeClassifier`` after
-    a ``StandardScaler``, whose factorisation does not depend on the penalty.
+    ``z V S (S^2 + penalty)^-1 U' y`` plus the mean label, as by scikit-learn's ``RidgeClassifier``
+    after a ``StandardScaler``. The factorisation does not depend on the penalty.
 
     Args:
-        training: Features ``n x d`` of the records to learn from.
-        labels: Their labels ``n``, -1 or 1.
-        judged: Features ``m x d`` of the records to be judged.
-        malignant: Whether each of these is malignant, ``m`` booleans.
+        training: Features ``n x d`` of the training records.
+        labels: Labels ``n`` of the training records, -1 or 1.
+        judged: Features ``m x d`` of the test records.
+        malignant: Whether each test record is malignant, ``m`` booleans.
     """
 
     training: np.ndarray
@@ -141,12 +141,12 @@ class RidgePath:
         return (self.judged - mean) / scale @ Vt.T, S, U.T @ (self.labels - self.labels.mean())
 
     def scores(self, log_penalty: float) -> np.ndarray:
-        """Scores of the records to be judged, ``m``; malignant ones ought to be above 0."""
+        """Scores ``m`` of the test records, which are larger for malignant records."""
         projected, S, coefficients = self._factors
         weights = S / (S**2 + 10.0**log_penalty) * coefficients
         return np.asarray(projected @ weights + self.labels.mean())
 
 
 def count_at_most(values: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """For each threshold, how many of the values do not exceed it."""
+    """The number of values that do not exceed each threshold."""
     return np.searchsorted(np.sort(values), thresholds, side="right")

@@ -170,7 +170,7 @@ class _Description:
         # `==` and not `is`: each access to a bound method makes a new object.
         if self.named.setdefault(name, value) != value:
             raise ValueError(
-                f"One configuration has two things named {name!r}, of the modules "
+                f"One configuration has two objects named {name!r}, from the modules "
                 f"{self.named[name].__module__} and {value.__module__}: rename one of them."
             )
         return name

@@ -39,7 +39,7 @@ def regret_trace(result: Result, inference: str) -> list[float]:
     if inference != "mean":
         raise ValueError(f"Unknown inference {inference!r}.")
     if result.regret_by_mean is None:
-        raise ValueError(f"{result.method} has no posterior mean to infer by.")
+        raise ValueError(f"{result.method} has no model and no posterior means.")
     return result.regret_by_mean
 
 

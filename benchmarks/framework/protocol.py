@@ -144,7 +144,7 @@ def margin_of(suite: Suite[Any, Any]) -> float:
         ValueError: If the suite has no protocol.
     """
     if suite.protocol is None:
-        raise ValueError(f"Suite {suite.name!r} has no protocol, which states what matters.")
+        raise ValueError(f"Suite {suite.name!r} has no protocol, which would state a margin.")
     return ExperimentProtocol.load(suite.protocol).margin
 
 

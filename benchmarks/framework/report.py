@@ -39,7 +39,7 @@ class Selection:
         names = [method.name for method in suite.methods if method.name != suite.baseline]
         unknown = sorted(set(self.without) - set(names))
         if unknown:
-            raise ValueError(f"Suite {suite.name!r} can do without {names}, not without {unknown}.")
+            raise ValueError(f"Cannot leave out {unknown}, only methods among {names}.")
 
     def options(self) -> str:
         """The command-line options of this selection, with a space before each of them."""
@@ -82,7 +82,7 @@ def write_report(
     collected, unfit = store.collect(suite, seeds)
     if protocol is not None and unfit:
         raise ProtocolError(
-            f"{unfit} results are of another configuration than protocol {protocol.name!r} states: "
+            f"{unfit} results have another configuration than protocol {protocol.name!r} states: "
             "run them again (--overwrite), or move them away."
         )
     if not collected:

@@ -123,7 +123,7 @@ def decode(kept: Any) -> Any:
         return [None if c == "-" else float(c) for c in kept]
     if isinstance(kept, dict) and kept.keys() == {"mean", "length"}:
         return [float(kept["mean"])] * int(kept["length"])
-    raise StoredResultsError(f"{kept!r:.80} is no trace.")
+    raise StoredResultsError(f"{kept!r:.80} is not a stored sequence.")
 
 
 class Derived(NamedTuple):
@@ -261,8 +261,8 @@ class Entry:
             _line(kept)
         except (ValueError, TypeError, AttributeError) as error:
             raise StoredResultsError(
-                f"Seed {result.seed} of {result.method} on {result.problem} cannot be kept: "
-                f"{error}. Change what the suite's condensation keeps."
+                f"Seed {result.seed} of {result.method} on {result.problem} cannot be stored: "
+                f"{error}. Change the suite's condensation."
             ) from error
         left_out = sorted(result.extras.keys() - kept["extras"].keys())
         shared = {name: getattr(result, name) for name in _SHARED} | {"left_out": left_out}
@@ -435,7 +435,7 @@ class ResultStore:
         unfit = sum(current.get(k[:2]) != e.group.config_hash for k, e in entries.items())
         if unfit:
             raise StoredResultsError(
-                f"{unfit} results of {suite.name!r} are of other configurations: move the archive "
+                f"{unfit} results of {suite.name!r} have other configurations: move the archive "
                 f"or {self.path(suite.name).name} away."
             )
         lines = [_header(suite.name, suite.archive), *_sorted_lines(entries.values())]
@@ -451,8 +451,8 @@ class ResultStore:
 def _check_statement(suite: Any, path: Path, stated: Mapping[str, str]) -> None:
     if stated and stated != suite.archive.statement():
         raise StoredResultsError(
-            f"{path.name} keeps other things of a result than suite {suite.name!r} now says: move "
-            "it away."
+            f"{path.name} contains other data than suite {suite.name!r} now stores: move the file "
+            "away."
         )
 
 

@@ -1,4 +1,4 @@
-"""Speed of a trial in Ax under an outcome constraint, as a ratio to that with plain models.
+"""Speed of a trial in Ax under an outcome constraint, as a ratio to a trial with plain models.
 
 Importing this module registers the comparison with `perf.measure`, if Ax is installed.
 """
@@ -24,7 +24,7 @@ LIMIT = 13.0
 
 
 def outcomes(parameters: Any) -> dict[str, float]:
-    """Minus Ackley's function with noise, and a constrained distance from a corner."""
+    """Minus Ackley's function with noise, and the limited, noisy distance from a corner."""
     x = torch.tensor([parameters["a"], parameters["b"]], dtype=torch.double)
     problem = HeteroscedasticAckley()
     value = float(problem(x.unsqueeze(0)))
@@ -32,7 +32,7 @@ def outcomes(parameters: Any) -> dict[str, float]:
 
 
 def started_client(work: Workload, set_strategy: Callable[[Client, Any], None]) -> Client:
-    """A client with twenty completed trials, the same whatever the models."""
+    """A client with twenty completed trials, which do not depend on the strategy."""
     from ax.api.client import Client
     from ax.api.configs import RangeParameterConfig
     from ax.api.utils.structs import GenerationStrategyDispatchStruct
@@ -47,7 +47,7 @@ def started_client(work: Workload, set_strategy: Callable[[Client, Any], None]) 
         ]
     )
     client.configure_optimization("y", outcome_constraints=[f"z <= {LIMIT}"])
-    # The points are attached: what Ax would draw at first is of no interest.
+    # The points are attached, since Ax's initial trials do not matter here.
     struct = GenerationStrategyDispatchStruct(
         method="custom",
         initialization_budget=NUM_TRIALS,
@@ -63,14 +63,14 @@ def started_client(work: Workload, set_strategy: Callable[[Client, Any], None]) 
 
 
 def calibrated_strategy(client: Client, struct: Any) -> None:
-    """Calibrated models, and the acquisition function that goes with them."""
+    """Calibrated models and their acquisition function."""
     from botorch_calib.integrations.ax import calibrated_generation_strategy
 
     client.set_generation_strategy(calibrated_generation_strategy(client, struct=struct))
 
 
 def certified_strategy(client: Client, struct: Any) -> None:
-    """Trials that a chance constraint certifies, of plain models."""
+    """Trials that a chance constraint on plain models certifies."""
     from botorch_calib.integrations.ax_decisions import chance_constrained_generation_strategy
 
     client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct))
@@ -87,7 +87,7 @@ def plain_strategy(client: Client, struct: Any) -> None:
 
 
 def trial_of(client: Client) -> Call:
-    """Ask for a trial, which fits the models anew, and complete it."""
+    """Ask for a trial, which fits the models, and complete it."""
 
     def trial(repetition: int) -> object:
         (item,) = client.get_next_trials(max_trials=1).items()
@@ -98,12 +98,12 @@ def trial_of(client: Client) -> Call:
 
 
 def trials_by(strategy: Callable[[Client, Any], None], work: Workload) -> tuple[Call, Call]:
-    """Cost of a trial, fits included, by a strategy and by Ax's own, after 20 trials or more."""
+    """Cost of a trial including fits, by a strategy and by Ax's own, after 20 or more trials."""
     return trial_of(started_client(work, strategy)), trial_of(started_client(work, plain_strategy))
 
 
 if find_spec("ax") is not None:
-    # At most 1.6 and 1.2.
+    # Targets: at most 1.6 and 1.2.
     for name, strategy in (("calibrated", calibrated_strategy), ("certified", certified_strategy)):
         comparison(f"{name} / plain trial in Ax, one constraint", repetitions=15, warm_up=2)(
             partial(trials_by, strategy)

@@ -1,4 +1,4 @@
-"""Speed of batch acquisition functions by joint samples, as ratios to those of the plain model.
+"""Speed of batch acquisition functions by joint samples, as ratios to the plain model.
 
 Importing this module registers the comparisons with `perf.measure`.
 """
@@ -30,12 +30,12 @@ NUM_RESTARTS, RAW_SAMPLES = 4, 64
 
 
 def models(work: Workload, template: Callable[[], Calibrator]) -> tuple[Model, Model]:
-    """A calibrated model, and the Gaussian process beneath it."""
+    """A calibrated model and its Gaussian process."""
     return CalibratedModel.from_history(work.gp, template(), NUM_INITIAL), work.gp
 
 
 def batch_log_ei(work: Workload, model: Model, num_pending: int) -> AcquisitionFunction:
-    """Log expected improvement over the best that the process predicts, of several points."""
+    """Log expected improvement of several points over the best posterior mean."""
     with torch.no_grad():
         best_f = work.gp.posterior(work.X).mean.max()
     return qLogExpectedImprovement(
@@ -46,7 +46,7 @@ def batch_log_ei(work: Workload, model: Model, num_pending: int) -> AcquisitionF
 def value_pair(
     template: Callable[[], Calibrator], num_pending: int, work: Workload
 ) -> tuple[Call, Call]:
-    """Value and gradient of eight points at once, beside pending ones."""
+    """Value and gradient for eight points with pending points."""
     X = work.points(BATCH, Q, seed=3)
     return pair((batch_log_ei(work, model, num_pending) for model in models(work, template)), X)
 
@@ -54,7 +54,7 @@ def value_pair(
 def choice_pair(
     template: Callable[[], Calibrator], sequential: bool, work: Workload
 ) -> tuple[Call, Call]:
-    """Choices of eight points by ``optimize_acqf``; each repetition starts elsewhere."""
+    """Choices of eight points by ``optimize_acqf``, with other starts in each repetition."""
 
     def choice(model: Model, repetition: int) -> Tensor:
         with manual_seed(repetition):
@@ -81,12 +81,12 @@ def fantasy_pair(template: Callable[[], Calibrator], work: Workload) -> tuple[Ca
 
 
 for _name, _template in TEMPLATES.items():
-    # At most 2 with one interval and 3 with 19 quantiles.
+    # Targets: at most 2 with one interval and 3 with 19 quantiles.
     for _pending in (FEW_PENDING, MANY_PENDING):
         comparison(
             f"{_name} / plain batch log EI, q = {Q}, {_pending} pending", repetitions=31, warm_up=3
         )(partial(value_pair, _template, _pending))
-    # With many levels sums over samples have kinks, where a line search takes more steps.
+    # With many levels, sums over samples have kinks, where line searches take more steps.
     for _how, _sequential in (("one by one", True), ("at once", False)):
         comparison(
             f"{_name} / plain batch choice of {Q} points {_how}, {FEW_PENDING} pending",

@@ -38,15 +38,15 @@ Template = Callable[[], Calibrator]
 calibrator: Template = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
 # The default: a bank of trackers instead of one lengthscale.
 automatic_calibrator: Template = partial(LocalizedConformal, alpha=0.2)
-# Its normal tails do not stretch, so that distributions differ by point.
+# Its normal tails are not scaled with the interval, so that the shape depends on the point.
 unscaled_calibrator: Template = partial(
     LocalizedConformal, alpha=0.2, lengthscale=0.25, tails="gaussian"
 )
-# 19 levels, the same at all points, and by point.
+# 19 levels with quantiles that are the same at all points, or depend on the point.
 recalibrator: Template = QuantileRecalibrator
 local_recalibrator: Template = partial(QuantileRecalibrator, lengthscale=0.25)
 
-# Those whose cost is measured at other sizes, and over ambiguity sets.
+# Calibrators whose cost is also measured at other sizes and with ambiguity sets.
 CALIBRATORS: dict[str, Template] = {
     "calibrated, lengthscale auto": automatic_calibrator,
     "recalibrated (19 levels)": recalibrator,
@@ -55,7 +55,7 @@ ALL_CALIBRATORS = {**CALIBRATORS, "locally recalibrated (19 levels)": local_reca
 
 
 def log_ei_pair(work: Workload, model: Model) -> tuple[Call, Call]:
-    """Log expected improvement of a calibrated model, and BoTorch's of the GP beneath it."""
+    """Log expected improvement of a calibrated model, and of its GP by BoTorch."""
     return (
         value_and_gradient(LogCalibratedExpectedImprovement(model, work.best_f), work.batch),
         value_and_gradient(LogExpectedImprovement(work.gp, work.best_f), work.batch),
@@ -68,18 +68,18 @@ def posterior_pair(work: Workload, template: Template, denoise: bool = True) -> 
     return log_ei_pair(work, model)
 
 
-# The cost of one acquisition evaluation, n = 100, d = 2, b = 512, q = 1, beside the same GP's: by
-# what the model is calibrated by, and whether the posterior is that of the objective.
+# The cost of one evaluation, n = 100, d = 2, b = 512, q = 1, relative to the plain GP. A comparison
+# has a calibrator, and states whether the posterior is denoised.
 LOG_EI: dict[str, tuple[Template, bool]] = {
     "calibrated / plain log EI, value and gradient": (calibrator, True),
     "calibrated, lengthscale auto / plain log EI": (automatic_calibrator, True),
-    # At most 1.2.
+    # Target: at most 1.2.
     "calibrated / plain log EI, not denoised": (calibrator, False),
     "calibrated, lengthscale auto / plain log EI, not denoised": (automatic_calibrator, False),
-    # Twenty normal pieces: at most 1.4, and 1.3 for an observation, as in the paper on OCBO.
+    # Twenty normal pieces. Targets: at most 1.4, and 1.3 for an observation, as in OCBO.
     "recalibrated (19 levels) / plain log EI, denoised": (recalibrator, True),
     "recalibrated (19 levels) / plain log EI, not denoised": (recalibrator, False),
-    # With quantiles that vary from point to point.
+    # Quantiles depend on the point.
     "locally recalibrated (19 levels) / plain log EI, denoised": (local_recalibrator, True),
     "locally recalibrated (19 levels) / plain log EI, not denoised": (local_recalibrator, False),
 }
@@ -102,7 +102,7 @@ def quantile_pair(work: Workload, template: Template) -> tuple[Call, Call]:
 # The cost of a quantile of the denoised posterior.
 QUANTILE_UCB: dict[str, Template] = {
     "quantile UCB / plain UCB": recalibrator,
-    # Distributions differ by point.
+    # The shape of distributions depends on the point.
     "quantile UCB, locally recalibrated (19 levels) / plain UCB": local_recalibrator,
     "quantile UCB, normal tails not stretched / plain UCB": unscaled_calibrator,
 }
@@ -113,7 +113,7 @@ for _name, _template in QUANTILE_UCB.items():
 
 @comparison("leave-one-out recalibration n=200, 19 levels / one GP fit", repetitions=11, warm_up=2)
 def leave_one_out_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of residuals and of the exact recalibration from them; at most 0.1."""
+    """Cost of leave-one-out residuals and exact recalibration; target: at most 0.1."""
     large = Workload(work.device, NUM_LEAVE_ONE_OUT)
     template = QuantileRecalibrator(method="exact")
 
@@ -128,7 +128,7 @@ def leave_one_out_ratio(work: Workload) -> tuple[Call, Call]:
 
 @comparison("calibrated / plain iteration, fit to candidate", repetitions=7, warm_up=1)
 def iteration_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a whole iteration: fit, replay and optimise the acquisition function."""
+    """Cost of an iteration: fit, replay, and optimise the acquisition function."""
 
     def calibrated(repetition: int) -> Tensor:
         model = calibrate(fit_gp(work.X, work.Y, work.bounds), calibrator, NUM_INITIAL)
@@ -144,13 +144,13 @@ def iteration_ratio(work: Workload) -> tuple[Call, Call]:
 
 
 def seeded_candidate(work: Workload, acquisition: AcquisitionFunction, repetition: int) -> Tensor:
-    """The maximiser; each repetition starts elsewhere, all methods from the same points."""
+    """The maximiser. Starts depend on the repetition and are the same for all methods."""
     with manual_seed(repetition):
         return optimize(acquisition, work.bounds, NUM_RESTARTS, RAW_SAMPLES)
 
 
 def replay_pair(work: Workload, template: Template) -> tuple[Call, Call]:
-    """Calibrating a fitted GP from its own training data, and fitting it."""
+    """Calibrating a fitted GP from its training data, and fitting it."""
 
     def replay(repetition: int) -> object:
         return calibrate(work.just_fitted(), template, NUM_INITIAL)
@@ -161,7 +161,7 @@ def replay_pair(work: Workload, template: Template) -> tuple[Call, Call]:
     return replay, fit
 
 
-# Of one tracker, and of a bank of them.
+# With one tracker, and with a bank of trackers.
 for _name, _template in (("", calibrator), (", lengthscale auto", automatic_calibrator)):
     comparison(f"replay of the history{_name} / GP fit", repetitions=11, warm_up=2)(
         partial(replay_pair, template=_template)
@@ -169,21 +169,21 @@ for _name, _template in (("", calibrator), (", lengthscale auto", automatic_cali
 
 
 def censored(work: Workload) -> CensoredDelayModel:
-    """The GP conditioned on ten pending points, at the least outcome."""
+    """The GP conditioned on ten pending points, with the least outcome as their value."""
     return CensoredDelayModel(work.just_fitted(), work.pending, float(work.Y.min()))
 
 
 def delayed_ucb(work: Workload) -> AcquisitionFunction:
-    """GP-UCB-SDF with the window of pending points, for feedback of a range of 1."""
+    """GP-UCB-SDF with the window of pending points, for feedback with a range of 1."""
     model = censored(work)
-    # Outcomes are not scaled, so the factor is one over their range.
+    # Outcomes are not scaled, so the bound is the inverse of their range.
     bound = 1.0 / float(work.Y.max() - work.Y.min())
     return DelayedUpperConfidenceBound(model, X_window=work.pending, feedback_bound=bound)
 
 
 @comparison("delayed UCB / plain UCB, build and optimise, 10 pending", repetitions=31, warm_up=2)
 def delayed_iteration_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a choice with 10 pending points, from a fitted GP to the candidate; at most 1.5."""
+    """Cost of a choice with 10 pending points, given a fitted GP; target: at most 1.5."""
 
     def delayed(repetition: int) -> Tensor:
         return seeded_candidate(work, delayed_ucb(work), repetition)
@@ -197,7 +197,7 @@ def delayed_iteration_ratio(work: Workload) -> tuple[Call, Call]:
 
 @comparison("delayed TS / plain UCB, build and optimise, 10 pending", repetitions=31, warm_up=2)
 def thompson_iteration_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same for a draw on the box, against the plain upper confidence bound."""
+    """Cost of a choice by a draw on the box, relative to the plain upper confidence bound."""
 
     def delayed(repetition: int) -> Tensor:
         acquisition = DelayedThompsonSampling(censored(work), seed=repetition)
@@ -213,7 +213,7 @@ def censored_calibrated(work: Workload, learned: Calibrator) -> CensoredDelayMod
 
 
 def draw_pair(work: Workload, template: Template) -> tuple[Call, Call]:
-    """Draws of the calibrated process and of the process alone, and their maximisers."""
+    """Maximising a draw of the calibrated process, and a draw of the plain process."""
     learned = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL).calibrator
 
     def calibrated(repetition: int) -> Tensor:
@@ -224,8 +224,8 @@ def draw_pair(work: Workload, template: Template) -> tuple[Call, Call]:
     return calibrated, thompson_iteration_ratio(work)[0]
 
 
-# The replay is not counted. At most 4; draws with many levels have kinks, where a line search takes
-# more steps.
+# The replay is not counted. Target: at most 4. Draws with many levels have kinks, where line
+# searches take more steps.
 for _name, _template in (("calibrated", calibrator), ("recalibrated", recalibrator)):
     comparison(
         f"{_name} TS / delayed TS, build and optimise, 10 pending", repetitions=31, warm_up=2

@@ -11,7 +11,7 @@ from dataclasses import asdict
 import torch
 from tqdm.auto import tqdm
 
-# Those of this package but for `measure` register their comparisons.
+# Importing the modules of this package registers their comparisons.
 from benchmarks.framework.replicate_result import installed_versions
 from benchmarks.framework.runner import one_torch_thread
 from benchmarks.perf import ax_trial as ax_trial
@@ -29,9 +29,9 @@ from benchmarks.perf.measure import COMPARISONS, Workload, measure, table
 
 
 def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
-    """Measure and print; 2 if the arguments make no sense here, 1 if a comparison failed.
+    """Measure and print; the exit status is 2 for invalid arguments, 1 if a comparison failed.
 
-    What else was measured, which may have taken long, is printed all the same.
+    If a comparison fails, the other measurements are still printed.
     """
     unknown = [part for part in only or () if not any(part in name for name in COMPARISONS)]
     if unknown:
@@ -46,7 +46,7 @@ def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | No
     with one_torch_thread():
         work = Workload(torch.device(device))
         measurements, failed = [], []
-        # The bar goes to stderr, so that the JSON on stdout stays clean.
+        # The progress bar goes to stderr, so stdout contains only the result.
         for c in tqdm(selected, desc="perf"):
             try:
                 measurements.append(measure(c, work))

@@ -1,4 +1,4 @@
-"""Speed of chance constraints, as ratios to what BoTorch does for a plain Gaussian process.
+"""Speed of chance constraints, as ratios to BoTorch's functions for a plain Gaussian process.
 
 Importing this module registers the comparisons with `perf.measure`.
 """
@@ -19,11 +19,11 @@ NUM_INITIAL = 5
 NUM_RESTARTS = 4
 RAW_SAMPLES = 256
 LEVEL = 0.9
-Z = 1.2815515655446004  # the standard normal quantile at that level
+Z = 1.2815515655446004  # the standard normal quantile at this level
 
 
 def constraint(work: Workload) -> ChanceConstraint:
-    """The outcome at most at its median, with probability 0.9."""
+    """The constraint that the outcome is at most its median, with probability 0.9."""
     limit = float(work.Y.median())
     return ChanceConstraint.from_history(work.gp, upper=limit, level=LEVEL, num_initial=NUM_INITIAL)
 
@@ -39,10 +39,10 @@ def margin_ratio(work: Workload) -> tuple[Call, Call]:
 
 @comparison("chance constrained / plain choice by optimize_acqf", repetitions=11, warm_up=1)
 def choice_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a choice: log EI over certified points, against a Gaussian quantile as constraint.
+    """Cost of maximising log EI over certified points, relative to a Gaussian quantile constraint.
 
-    The latter is what a user writes for a plain model: samples, the best feasible ones among them
-    as starting points, and ``optimize_acqf`` with a nonlinear constraint.
+    The latter is what a user writes for a plain model: ``optimize_acqf`` with a nonlinear
+    constraint, which starts from the best feasible samples.
     """
     acquisition = LogExpectedImprovement(work.gp, work.best_f)
     ours = constraint(work)

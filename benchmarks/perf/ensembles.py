@@ -16,11 +16,11 @@ from benchmarks.perf.measure import Workload, comparison
 from benchmarks.perf.single_points import log_ei_pair
 
 NUM_MEMBERS = 16
-SIZES = ((50, 20), (100, 512))  # training points, and points evaluated at a time
+SIZES = ((50, 20), (100, 512))  # training points, and points in a batch
 
 
 def ensemble(work: Workload) -> EnsembleMapSaasSingleTaskGP:
-    """One whose hyperparameters are spread as draws of a posterior are; a fit would take long."""
+    """An ensemble whose hyperparameters are spread like posterior draws, without a slow fit."""
     dim = work.X.shape[-1]
     model = EnsembleMapSaasSingleTaskGP(
         work.X, work.Y, num_taus=NUM_MEMBERS, input_transform=Normalize(dim, bounds=work.bounds)

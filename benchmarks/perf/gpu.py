@@ -1,10 +1,10 @@
-"""``python -m benchmarks gpu``: what a device makes of large batches, written as ``tables/gpu.md``.
+"""``python -m benchmarks gpu``: speed of large batches on a device, written to ``tables/gpu.md``.
 
 A robust confidence bound needs the product of all covariances with an inverse, ``(b M x n)(n x n)``
-in double precision. Here its value and gradient are timed against that product alone, as the same
-device makes it in large pieces: at most twice its time is at least half of its rate. Log expected
-improvement of a calibrated model at many points is timed against that of the plain one. Proposals
-between fits, and a fit of their model, are timed against the same on the CPU.
+in double precision. Its value and gradient are compared with this product alone, which the same
+device computes in large pieces. Log expected improvement of a calibrated model at many points is
+compared with the plain model. Proposals between fits, and a fit of their model, are compared with
+the CPU.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from benchmarks.perf.proposals import BOUNDS, DIM, FEW_PENDING, proposals
 from benchmarks.perf.robust import RADIUS, robust_call
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 
-# Rows of one piece of the product.
+# Number of rows of a piece of the product.
 PIECE = 2**16
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the batches are.
+    """The sizes of the batches.
 
     Args:
-        num: Training points of the robust bound, ``n``.
-        num_contexts: Its contexts, ``M``.
-        num_decisions: Its decisions, ``b``.
-        num_points: Points of log expected improvement.
-        num_values: Values that proposals know, one comparison each.
-        num_fitted: Values that a model is fitted to.
+        num: Number of training points of the robust bound, ``n``.
+        num_contexts: Number of contexts of the robust bound, ``M``.
+        num_decisions: Number of decisions of the robust bound, ``b``.
+        num_points: Number of points of log expected improvement.
+        num_values: Numbers of values before a proposal, with a comparison for each number.
+        num_fitted: Number of values to which a model is fitted.
     """
 
     num: int = 2000
@@ -62,7 +62,7 @@ SMALL = Size(
 
 
 def product_call(work: Workload, size: Size) -> Call:
-    """The product of the same size, piece by piece, as whole it would not fit into the memory."""
+    """The product in pieces, since as a whole it would not fit into the memory."""
     rows = size.num_decisions * size.num_contexts
     left = torch.rand(min(PIECE, rows), size.num, dtype=torch.double, device=work.device)
     right = torch.rand(size.num, size.num, dtype=torch.double, device=work.device)
@@ -77,7 +77,7 @@ def product_call(work: Workload, size: Size) -> Call:
 
 
 def fit_call(num: int, device: str | torch.device) -> Call:
-    """Hyperparameters of a proposer's default model, from BoTorch's start."""
+    """A fit of a proposer's default model, from BoTorch's initial hyperparameters."""
     bounds = BOUNDS.to(device)
     X = draw_sobol_samples(BOUNDS, n=num, q=1, seed=0).squeeze(-2)
     Y = Hartmann(DIM, negate=True)(X).unsqueeze(-1).to(bounds)
@@ -85,7 +85,7 @@ def fit_call(num: int, device: str | torch.device) -> Call:
 
 
 def comparisons(size: Size) -> list[Comparison]:
-    """What is measured."""
+    """The comparisons that are measured."""
 
     def robust(work: Workload) -> tuple[Call, Call]:
         bound = robust_call(work, (size.num, size.num_contexts), "RBF", RADIUS, size.num_decisions)
@@ -120,12 +120,12 @@ def comparisons(size: Size) -> list[Comparison]:
 
 
 def device_name(device: torch.device) -> str:
-    """What the table calls the device."""
+    """The name of the device in the table."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def report(device: torch.device, size: Size, measurements: list[Measurement]) -> str:
-    """The page."""
+    """The page with the measurements."""
     robust = measurements[0]
     teraflops = size.flops / robust.reference_ms / 1e9
     threads = torch.get_num_threads()
@@ -153,7 +153,7 @@ def main(device: str, folder: Path, *, small: bool = False) -> int:
         return 2
     size = SMALL if small else Size()
     place = torch.device(device)
-    # Each with data of its own, of which a comparison may change the batch.
+    # Each comparison has its own data, since it may change the batch.
     measurements = [measure(each, Workload(place)) for each in comparisons(size)]
     page = report(place, size, measurements)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""How speed is measured: ratios of two calls that are timed in turn.
+"""Measurement of speed: ratios of the times of two calls that alternate.
 
-Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
-process hardly does. Beside the times stand the operations of one call and its host reads
-(`perf.operation_counts`), which tell what a device would be bound by. Every comparison is one
-registered function of another file of this package.
+Absolute times depend on the machine; the ratio of two calls that alternate in one process hardly
+does. The operations and host reads of a call are counted as well (`perf.operation_counts`), since
+they limit the speed of a device. Comparisons are functions that other modules of this package
+register.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NUM_POINTS = 100
 BATCH = 512
 NUM_PENDING = 10
 
-# A call that is timed; its argument is the number of the repetition, for use as a seed.
+# A call that is timed. Its argument is the number of the repetition, which may serve as a seed.
 Call = Callable[[int], object]
 
 
 class Workload:
-    """The data that comparisons share: points of 2-d Ackley, 100 by default, and a GP of them."""
+    """The data of all comparisons: points of 2-d Ackley (100 by default), and their GP."""
 
     def __init__(self, device: torch.device, num_points: int = NUM_POINTS) -> None:
         problem = HeteroscedasticAckley()
@@ -55,11 +55,11 @@ class Workload:
         return fit_gp(self.X, self.Y, self.bounds)
 
     def points(self, num: int, q: int, seed: int) -> Tensor:
-        """New points of the box, ``num x q x d``, the same on every device."""
+        """New points of the box, ``num x q x d``, equal on all devices."""
         return draw_sobol_samples(self.bounds.cpu(), n=num, q=q, seed=seed).to(self.device)
 
     def just_fitted(self) -> SingleTaskGP:
-        """The GP as it is after its fit, without what earlier repetitions computed."""
+        """The GP as after its fit, without the caches of earlier repetitions."""
         self.gp.train()
         self.gp.eval()
         return self.gp
@@ -72,7 +72,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times one call against another; ``build`` makes the pair ``(measured, reference)``."""
+    """A comparison of the times of two calls: ``build`` makes ``(measured, reference)``."""
 
     name: str
     build: Callable[[Workload], tuple[Call, Call]]
@@ -132,7 +132,7 @@ def pair(functions: Iterable[AcquisitionFunction], batch: Tensor) -> tuple[Call,
 
 
 def measure(comparison: Comparison, work: Workload) -> Measurement:
-    """Time the two calls of a comparison in turn, then count the operations of one of each."""
+    """Time the two calls of a comparison alternately, then count the operations of each call."""
     measured, reference = comparison.build(work)
     for repetition in range(comparison.warm_up):
         measured(repetition)
@@ -167,8 +167,8 @@ def _seconds(call: Call, repetition: int, work: Workload) -> float:
 def table(measurements: Sequence[Measurement]) -> str:
     """The measurements as a markdown table.
 
-    Operations are those of the measured call over those of its reference. Host reads are those that
-    this package itself asks for, and behind them those of both calls, whoever asks.
+    Operations and their ratio are of the measured call and the reference. Own host reads are the
+    reads of the measured call by this package; the last column has all host reads of both calls.
     """
     lines = [
         "| comparison | ratio | quartiles | measured ms | reference ms | repetitions "

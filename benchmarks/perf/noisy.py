@@ -50,7 +50,7 @@ TEMPLATES: dict[str, Callable[[], Calibrator]] = {
 
 
 def sampler(seed: int = 0) -> SobolQMCNormalSampler:
-    """The sampler of both sides."""
+    """The sampler of both acquisition functions."""
     return SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=seed)
 
 
@@ -62,7 +62,7 @@ def batch(work: Workload, q: int) -> Tensor:
 def improvement_pair(
     work: Workload, template: Callable[[], Calibrator], q: int
 ) -> tuple[Call, Call]:
-    """Value and gradient of noisy improvement: calibrated, and BoTorch's of the GP beneath."""
+    """Value and gradient of noisy improvement of a calibrated model, and of its GP by BoTorch."""
     work = Workload(work.device, NUM_POINTS)
     calibrated = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL)
     functions = (
@@ -74,8 +74,8 @@ def improvement_pair(
     return pair(functions, batch(work, q))
 
 
-# The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.3 times, or 1.5 with twenty
-# normal pieces that vary from point to point.
+# The cost of one evaluation, n = 50, b = 20, 128 samples. Targets: at most 1.3, or 1.5 with twenty
+# normal pieces that depend on the point.
 for _name, _template in TEMPLATES.items():
     for _q in (1, 4):
         comparison(
@@ -86,7 +86,7 @@ for _name, _template in TEMPLATES.items():
 def joint_pair(
     work: Workload, make_gp: Callable[[Workload], SingleTaskGP], q: int
 ) -> tuple[Call, Call]:
-    """Joint mean and covariance with a gradient: by the engine, and by the model itself."""
+    """Joint mean and covariance with a gradient: by this package, and by the model itself."""
     work = Workload(work.device, NUM_POINTS)
     gp, new = make_gp(work).eval(), batch(work, q)
 
@@ -100,7 +100,7 @@ def joint_pair(
     return partial(call, partial(process_posterior, gp)), partial(call, gp.posterior)
 
 
-# At most 0.85 with a Matern kernel, which the engine evaluates itself.
+# Target: at most 0.85 with a Matern kernel, which this package evaluates itself.
 for _kernel, _make_gp in KERNELS.items():
     for _q in (4, NUM_POINTS + 1):
         comparison(
@@ -113,7 +113,7 @@ for _kernel, _make_gp in KERNELS.items():
 
 def two_outcomes(work: Workload) -> tuple[CalibratedModelList, ModelListGP, Tensor, Tensor]:
     """Calibrated and plain models of two objectives, their observations, and a reference point."""
-    # Far from the other objective's optimum, so that the two are in conflict
+    # The optima of the two objectives are far apart, so that the objectives conflict
     other = -(work.X - work.bounds[0]).norm(dim=-1, keepdim=True)
     gps = ModelListGP(work.gp, fit_gp(work.X, other + 0.1 * work.Y, work.bounds))
     calibrated = CalibratedModelList.from_history(gps, automatic_calibrator(), NUM_INITIAL)
@@ -125,7 +125,7 @@ def two_outcomes(work: Workload) -> tuple[CalibratedModelList, ModelListGP, Tens
     "calibrated / plain noisy log hypervolume improvement, roots cached", repetitions=50, warm_up=5
 )
 def noisy_hypervolume_pair(work: Workload) -> tuple[Call, Call]:
-    """Cost of one evaluation with two objectives, q = 1; at most 1.3."""
+    """Cost of one evaluation with two objectives, q = 1; target: at most 1.3."""
     work = Workload(work.device, NUM_POINTS)
     calibrated, gps, _, ref_point = two_outcomes(work)
     functions = (
@@ -141,7 +141,7 @@ def noisy_hypervolume_pair(work: Workload) -> tuple[Call, Call]:
 
 @comparison("calibrated / plain log hypervolume improvement, q = 2", repetitions=50, warm_up=5)
 def hypervolume_pair(work: Workload) -> tuple[Call, Call]:
-    """Cost of one evaluation with two objectives of BoTorch's own class; at most 1.3."""
+    """Cost of one evaluation of BoTorch's class with two objectives; target: at most 1.3."""
     work = Workload(work.device, NUM_POINTS)
     calibrated, gps, Y, ref_point = two_outcomes(work)
     boxes: Any = FastNondominatedPartitioning(ref_point, Y)

@@ -1,8 +1,8 @@
-"""How many operations a call dispatches, and how often it waits for the device.
+"""Counts of the operations that a call dispatches, and of its waits for the device.
 
-On a device a small batch costs as many times the launch of a kernel as there are operations,
-whatever their arithmetic, and a number that is read back stalls the queue. Both can be counted on
-any machine, and unlike times they are the same on each.
+On a device, the cost of a small batch is the number of operations times the launch time of a
+kernel, and reading back a number stalls the queue. Both can be counted on any machine and, unlike
+times, do not depend on it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Packages whose reads are told apart: the innermost of these on the stack made the read.
+# A read is attributed to the innermost of these packages on the stack.
 _OWN = "botorch_calib"
 _PACKAGES = (_OWN, "botorch", "gpytorch", "linear_operator")
-# Without arithmetic, though their schemas do not declare an alias.
+# Operations without arithmetic, although their schemas do not declare an alias.
 _METADATA = ("_unsafe_view", "empty", "new_empty", "empty_like", "empty_strided")
-# Operations whose result, or its shape, the processor has to know before it goes on.
+# Operations for whose result, or its shape, the processor has to wait.
 _READS = (
     "_local_scalar_dense",
     "equal",
@@ -32,19 +32,19 @@ _READS = (
     "unique_dim",
     "unique_consecutive",
 )
-# By a mask these find its true elements first.
+# With a mask, these operations first read which elements are true.
 _INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What one call asks of the device.
+    """Counts for one call.
 
     Attributes:
-        dispatched: Operations of PyTorch, those apart that only make a view, allocate memory or
-            read a number. The backward pass counts.
-        host_reads: How often the processor has to wait for a result, whoever asks.
-        own_host_reads: Those of them that ``botorch_calib`` itself asks for, not BoTorch, GPyTorch
+        dispatched: Number of PyTorch operations, including the backward pass, except those that
+            only make a view, allocate memory or read a number.
+        host_reads: Number of waits of the processor for a result.
+        own_host_reads: Number of these waits in ``botorch_calib`` itself, not in BoTorch, GPyTorch
             or linear_operator.
     """
 
@@ -54,9 +54,9 @@ class Operations:
 
 
 def count_operations(call: Callable[[], object]) -> Operations:
-    """Run a call and count; what it computes only once should have been computed before.
+    """Run a call and count its operations. Run the call before, to fill its caches.
 
-    Reads that PyTorch does not dispatch on a CPU, such as ``Tensor.tolist``, go unseen.
+    Reads that PyTorch does not dispatch on a CPU, such as ``Tensor.tolist``, are not counted.
     """
     with _Counter() as counter:
         call()
@@ -80,7 +80,7 @@ class _Counter(TorchDispatchMode):
         if reads:
             self.host_reads += 1
             self.own_host_reads += _asking_package(sys._getframe(1)) == _OWN
-        # What gathers by a mask is a read and an operation.
+        # Indexing by a mask is a read and an operation.
         if not (name in _METADATA or name in _READS or _is_view(func)):
             self.dispatched += 1
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Speed of a trial in Optuna, as a ratio to that of its own ``GPSampler``, on the same trials.
+"""Speed of a trial in Optuna, as a ratio to Optuna's ``GPSampler`` on the same trials.
 
 Importing this module registers the comparisons with `perf.measure`, if Optuna is installed.
 """
@@ -26,7 +26,7 @@ LIMIT = 13.0
 def started_study(
     work: Workload, sampler: Any, constrained: bool, running: int
 ) -> tuple[optuna.Study, list[optuna.Trial]]:
-    """A study with twenty completed trials, the same whatever the sampler, and those that run."""
+    """A study with twenty completed trials, the same for all samplers, and its running trials."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -45,7 +45,7 @@ def started_study(
 
 
 def complete(study: optuna.Study, trial: optuna.Trial, constrained: bool) -> None:
-    """Tell the study minus Ackley's function with noise; limited is the distance from a corner."""
+    """Tell the study minus Ackley's function with noise, and the limited distance from a corner."""
     x = torch.tensor([[trial.params["a"], trial.params["b"]]], dtype=torch.double)
     problem = HeteroscedasticAckley()
     value = float(problem(x))
@@ -56,7 +56,7 @@ def complete(study: optuna.Study, trial: optuna.Trial, constrained: bool) -> Non
 
 
 def trial_of(study: optuna.Study, running: list[optuna.Trial], constrained: bool) -> Call:
-    """Ask for a trial, which fits the models anew, and complete the one that has run longest."""
+    """Ask for a trial, which fits the models, and complete the trial that has run longest."""
     space = study.get_trials(deepcopy=False)[0].distributions
 
     def trial(repetition: int) -> None:

@@ -1,4 +1,4 @@
-"""Speed of proposals between two fits of hyperparameters, and how it grows.
+"""Speed of proposals between two fits of hyperparameters, and its growth with the data.
 
 Importing this module registers the comparisons with `perf.measure`.
 """
@@ -25,7 +25,7 @@ DIM = 6
 LEAST_VALUES, MANY_VALUES = 250, (500, 1000, 2000)
 FEW_PENDING, MANY_PENDING = 10, (50, 200)
 NUM_FAILED = 1000
-# A fit to 200 values of Hartmann's function: the model is not fitted in these comparisons.
+# From a fit to 200 values of Hartmann's function; these comparisons do not fit the model.
 LENGTHSCALES = (0.28, 0.42, 1.06, 0.42, 0.40, 0.29)
 NOISE = 5e-3
 
@@ -51,11 +51,11 @@ def proposals(
     num_failed: int = 0,
     strategy: DelayStrategy = STRATEGY,
 ) -> Call:
-    """A call that records one value and one query, and chooses the next query.
+    """A call that records one value, chooses the next query and records it.
 
-    The model was fitted before, and lies on the device: a call conditions it on the values since,
-    and on what is pending. Each query is chosen by the bound. By default every second of many is
-    none of the model's. Queries that failed came first.
+    The model is on the device and has been fitted before; a call conditions it on later values and
+    on pending queries. The bound chooses each query, although by default every second of many
+    queries does not come from the model. The first ``num_failed`` queries have failed.
     """
     objective = Hartmann(DIM, negate=True)
     ledger = FeedbackLedger(DIM, censor_value=0.0)
@@ -88,7 +88,7 @@ def proposals(
 
 
 def growth(many: tuple[int, int], few: tuple[int, int], work: Workload) -> tuple[Call, Call]:
-    """Proposals with many and with few values and pending queries; always on the CPU."""
+    """Proposals with many and with few values and pending queries, always on the CPU."""
     return proposals(*many), proposals(*few)
 
 
@@ -113,7 +113,7 @@ for _pending in MANY_PENDING:
     warm_up=1,
 )
 def failure_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a model of where queries bring values, which grows with them; always on the CPU."""
+    """Cost of the model of failures, which grows with the queries; always on the CPU."""
     ignored = replace(STRATEGY, failures="ignore")
     return (
         proposals(LEAST_VALUES, FEW_PENDING, num_failed=NUM_FAILED),

@@ -1,10 +1,10 @@
-"""Speed of robust acquisition functions, in units of the one matrix product that they need.
+"""Speed of robust acquisition functions, in units of the matrix product that they need.
 
-Value and gradient of a robust confidence bound at ``b`` decisions and ``M`` contexts cannot cost
-less than the product ``(b M x n)(n x n)`` of all covariances with the inverse of the training
-covariance. That cost is linear in ``b`` and in ``M``. With few decisions, as in a local search,
-what counts is the overhead, which is compared with that of BoTorch. Importing this module registers
-the comparisons with `perf.measure`.
+Value and gradient of a robust confidence bound at ``b`` decisions and ``M`` contexts cost at least
+the product ``(b M x n)(n x n)`` of all covariances with the inverse of the training covariance,
+which is linear in ``b`` and ``M``. With few decisions, as in a local search, the overhead
+dominates. It is compared with BoTorch. Importing this module registers the comparisons with
+`perf.measure`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from botorch_calib.robust import (
 )
 from botorch_calib.test_functions import ContextShift, ContextualProblem
 
-# What finds the best decision.
+# A function that finds the best decision.
 Search = Callable[..., Any]
 
 NUM_DECISIONS, FEW_DECISIONS = 64, 4
@@ -47,16 +47,17 @@ BETA = 2.25
 RADIUS = 0.1
 DIM, CONTEXT_DIM = 4, 2
 
-# Of the choice: the data, and the contexts over which the steepest one is looked for.
+# Numbers of data and of contexts for the Lipschitz constant when a choice is measured.
 NUM_ROUNDS, LIPSCHITZ_CONTEXTS = 60, 100
 
-# Number of training points and of contexts.
+# Numbers of training points and of contexts.
 LARGE, SMALL, SMALLEST = (300, 256), (100, 100), (60, 60)
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "RBF": lambda: RBFKernel(ard_num_dims=DIM),
     "Matern 5/2": lambda: MaternKernel(nu=2.5, ard_num_dims=DIM),
 }
-# Each with a radius at which it neither keeps the centre nor is left with the worst context alone.
+# Radii are neither so small that the centre is the worst case, nor so large that the worst context
+# alone is.
 SETS: dict[str, AmbiguitySet] = {
     "exact Wasserstein": WassersteinBall(RADIUS, method="exact"),
     "KL ball": KLBall(RADIUS),
@@ -66,7 +67,7 @@ SETS: dict[str, AmbiguitySet] = {
     "worst case": WorstCase(),
 }
 
-# Over these the bounds of calibrated models are compared with that of the plain one.
+# Ambiguity sets over which bounds of calibrated and plain models are compared.
 CALIBRATED_SETS: dict[str, AmbiguitySet] = {
     "Lipschitz form": WassersteinBall(RADIUS, method="lipschitz"),
     "total variation ball": SETS["total variation ball"],
@@ -80,7 +81,7 @@ def sobol(num: int, dim: int, seed: int, device: torch.device) -> Tensor:
 
 
 def contextual_gp(num: int, kernel: Callable[[], Kernel], device: torch.device) -> SingleTaskGP:
-    """A GP with set hyperparameters, whose cost is that of a fitted one."""
+    """A GP with set hyperparameters, which costs as much as a fitted GP."""
     X = sobol(num, DIM, 0, device)
     Y = (5 * X).sin().sum(dim=-1, keepdim=True)
     Y = (Y - Y.mean()) / Y.std()
@@ -99,9 +100,9 @@ def bound_call(
     num_decisions: int = NUM_DECISIONS,
     calibrator: Calibrator | None = None,
 ) -> Call:
-    """Value and gradient of a robust bound, ``build`` of a model, calibrated or not, and contexts.
+    """Value and gradient of a robust bound, without the factorisation.
 
-    The factorisation is made before.
+    ``build`` makes the bound from a plain or calibrated model and contexts.
     """
     num, num_contexts = size
     gp = contextual_gp(num, KERNELS[kernel], work.device)
@@ -134,13 +135,13 @@ def over(ambiguity: AmbiguitySet) -> Callable[[Model, Tensor], AcquisitionFuncti
 
 
 def choice_call(work: Workload, problem: ContextualProblem, radius: float, search: Search) -> Call:
-    """A choice in the unit cube, as in the suite `robust`; each repetition has its own seed."""
+    """A choice in the unit cube as in suite `robust`; the seed depends on the repetition."""
     num, device = problem.num_decisions, work.device
     X, first, second = (
         sobol(count, problem.dim, seed, device)
         for seed, count in enumerate((NUM_ROUNDS, NUM_ROUNDS, LIPSCHITZ_CONTEXTS))
     )
-    # The problem lies on the CPU, as what is measured is not its evaluation.
+    # The problem is on the CPU, since its evaluation is not measured.
     lower, upper = problem.bounds
     Y = problem(lower + (upper - lower) * X.cpu(), noise=False).unsqueeze(-1).to(device)
     gp = SingleTaskGP(X, (Y - Y.mean()) / Y.std(), outcome_transform=None)
@@ -196,7 +197,7 @@ def register(name: str, size: tuple[int, int], kernel: str) -> None:
 
 
 def register_growth(size: tuple[int, int], kernel: str) -> None:
-    """Register what twice the decisions and twice the contexts cost."""
+    """Register the cost of twice as many decisions and of twice as many contexts."""
     (num, num_contexts), b = size, NUM_DECISIONS
     name = f"robust UCB, n={num}, M={num_contexts}, b={b}, {kernel}"
 
@@ -212,7 +213,7 @@ def register_growth(size: tuple[int, int], kernel: str) -> None:
 
 
 def register_overhead(size: tuple[int, int], kernel: str) -> None:
-    """Register the cost with few decisions, and that without robustness."""
+    """Register the overhead with few decisions, with and without robustness."""
     num, num_contexts = size
     end = f", n={num}, M={num_contexts}, b={FEW_DECISIONS}, {kernel}"
     for name, radius in (("WDRBO", RADIUS), ("ERBO", 0.0)):
@@ -229,9 +230,9 @@ def acqf_search(acquisition: AcquisitionFunction, bounds: Tensor, **kwargs: Any)
 
 
 def register_choice(name: str, problem: ContextualProblem) -> None:
-    """Register the cost of a choice, without the fit before it, in units of one without robustness.
+    """Register the cost of a choice without its fit, relative to a choice without robustness.
 
-    A run of the suite `robust` takes at most 1.8 times that of ERBO if a choice takes 2.2 times.
+    A run of suite `robust` takes at most 1.8 times as long as with ERBO if the ratio is 2.2.
     """
     for how, search in (("", optimize_robust), (" by optimize_acqf", acqf_search)):
 
@@ -242,7 +243,7 @@ def register_choice(name: str, problem: ContextualProblem) -> None:
 
 
 def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
-    """Register the cost of an ambiguity set, in units of the Lipschitz form of the robust bound."""
+    """Register the cost of an ambiguity set, relative to the Lipschitz form of the robust bound."""
     num, num_contexts = size
     end = f"n={num}, M={num_contexts}, b={NUM_DECISIONS}, {kernel} / Lipschitz form"
 
@@ -255,7 +256,7 @@ def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
 def register_calibrated(
     size: tuple[int, int], calibrator: str, name: str, num_decisions: int = NUM_DECISIONS
 ) -> None:
-    """Register what calibration adds to the robust bound of an ambiguity set."""
+    """Register the cost of calibration in the robust bound of an ambiguity set."""
     end = f"n={size[0]}, M={size[1]}, b={num_decisions}, RBF"
 
     @comparison(f"{calibrator} / plain robust UCB, {name}, {end}", repetitions=31, warm_up=3)
@@ -271,7 +272,7 @@ register_choice("contextual Ackley", ContextualAckley())
 register_choice("context shift", ContextShift())
 
 for _name in SETS:
-    # The exact Wasserstein bound: at most 3 times.
+    # Target for the exact Wasserstein bound: at most 3.
     register_set((100, 256), "RBF", _name)
 
 for _name in CALIBRATED_SETS:
@@ -280,9 +281,9 @@ for _name in CALIBRATED_SETS:
     register_calibrated(SMALLEST, "calibrated, lengthscale auto", _name, FEW_DECISIONS)
 
 for _kernel in KERNELS:
-    # At most 3 and 6 products, and at most 1.3 times the cost without robustness.
+    # Targets: at most 3 and 6 products, and at most 1.3 times the cost without robustness.
     register(f"robust UCB, n=300, M=256, b=64, {_kernel}", LARGE, _kernel)
     register(f"robust UCB, n=100, M=100, b=64, {_kernel}", SMALL, _kernel)
-    # Twice as much.
+    # Target: at most twice the cost.
     register_growth(LARGE, _kernel)
     register_overhead(SMALLEST, _kernel)

@@ -20,7 +20,7 @@ from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradie
 from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
 from botorch_calib.calibration import Calibrator
 
-# Training points, and points evaluated at a time.
+# Training points, and points in a batch.
 SIZES = ((50, 20), (100, 512), (400, 512))
 
 
@@ -44,7 +44,7 @@ def log_ei_pair(
     make_model: Callable[[Workload], Model],
     template: Callable[[], Calibrator],
 ) -> tuple[Call, Call]:
-    """Log expected improvement of a calibrated model, and BoTorch's of the one beneath it."""
+    """Log expected improvement of a calibrated model, and of its plain model by BoTorch."""
     num_points, batch_size = size
     work = Workload(work.device, num_points)
     plain, batch = make_model(work), work.points(batch_size, 1, seed=1)

@@ -1,4 +1,4 @@
-"""Speed of log expected improvement of log outcomes, against a plain model without a transform.
+"""Speed of log expected improvement of log outcomes, relative to a plain model of the outcomes.
 
 Importing this module registers the comparisons with `perf.measure`.
 """
@@ -24,7 +24,7 @@ from botorch_calib.calibration import Calibrator
 def log_outcome_pair(
     work: Workload, size: tuple[int, int], template: Callable[[], Calibrator]
 ) -> tuple[Call, Call]:
-    """Calibrated, of log outcomes, and plain, of the outcomes themselves; at most 1.3."""
+    """A calibrated model of log outcomes, and a plain model of outcomes; target: at most 1.3."""
     num_points, batch_size = size
     work = Workload(work.device, num_points)
     Y = (work.Y / work.Y.std()).exp()

@@ -1,4 +1,4 @@
-"""Test functions that the suites alone use; those of tutorials and guides are in the package."""
+"""Test functions of the suites. The test functions of tutorials and guides are in the package."""
 
 from benchmarks.problems.contextual_suite import (
     ContextualAckley,

@@ -1,6 +1,6 @@
-r"""The paper's problems with a context, beside those of `botorch_calib.test_functions`.
+r"""Problems with a context from [Micheli2025wdrbo, sections 5 and 9], *maximised* by default.
 
-From [Micheli2025wdrbo, sections 5 and 9]. Everything is *maximised* by default.
+The paper's other problems are in `botorch_calib.test_functions`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch import Tensor
 from botorch_calib.robust.joint_inputs import join_contexts
 from botorch_calib.test_functions.contextual import ContextualProblem, clipped_normal
 
-# Panels from the centre of the unit interval on: of width 1/64, and finer and finer ones within.
+# Edges of panels in units of the distance from the centre of the unit interval: panels of width
+# 1/64, and panels that become finer towards the centre.
 _RIGHT = (0.0, *(k / 64 for k in range(1, 33)), *(2.0**-k / 64 for k in range(1, 13)))
 _GRADED = tuple(sorted({0.5 + r for r in _RIGHT} | {0.5 - r for r in _RIGHT}))
 _ICDF = partial(clipped_normal, mean=0.5, std=0.2)
@@ -27,7 +28,7 @@ _ICDF = partial(clipped_normal, mean=0.5, std=0.2)
 
 @cache
 def _rule(edges: Sequence[float]) -> Tensor:
-    """Nodes and weights of a context: 16 of Gauss-Legendre between two edges; atoms at 0 and 1."""
+    """Nodes and weights of a context: 16 Gauss-Legendre nodes per panel, and atoms at 0 and 1."""
     reference, weight = np.polynomial.legendre.leggauss(16)
     left, width = np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
     nodes = (left + width * (reference + 1.0) / 2.0).ravel()
@@ -52,8 +53,9 @@ class ContextualAckley(QuadratureProblem):
     r"""Ackley in three dimensions, the last of which is a context, on the unit cube.
 
     Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to [0, 1].
-    In any context the best decisions are at the centre. There are two decisions, as in the paper's
-    code; its table 1 has one. The panels are graded towards the cone at the centre.
+    The best decisions are at the centre, whatever the context. There are two decisions, as in the
+    paper's code; the paper's table 1 has one. The panels become finer towards the cone at the
+    centre.
     """
 
     num_decisions = 2
@@ -118,7 +120,7 @@ def _branin(x: Tensor, y: Tensor) -> Tensor:
 class ThreeHumpCamel(ContextualProblem):
     r"""``2 x^2 - 1.05 x^4 + x^6 / 6 + x c + c^2`` on [-1, 1]^2, with a uniform context (eq. 83).
 
-    The expectation is the same with ``x c + c^2`` replaced by 1/3, and so is best at 0.
+    In expectation ``x c + c^2`` is 1/3, so the best decision is 0.
     """
 
     num_decisions = 1

@@ -1,9 +1,9 @@
-r"""Powers and antenna tilts of a cellular network that serves people on the ground and UAVs.
+r"""Powers and antenna tilts of a cellular network for users on the ground and UAVs.
 
-The problem of [Kim2024locbo, section V-C], with the network of [Benzaghta2023uav]: three sites with
-three sectors each, 36 ground users around them and 28 uncrewed aerial vehicles in four corridors
-above. Observations are capacities under a few draws of fast fading. Their expectation counts: a
-one-dimensional integral, which is exact here.
+This is the problem of [Kim2024locbo, section V-C] with the network of [Benzaghta2023uav]: three
+sites with three sectors each, 36 ground users around them and 28 uncrewed aerial vehicles in four
+corridors above. Observations are capacities under a few draws of fast fading. The objective is
+their expectation, a one-dimensional integral that is computed exactly.
 
 References:
     .. [Benzaghta2023uav]
@@ -25,7 +25,7 @@ from torch import Tensor
 SITES = ((0.0, 0.0), (0.0, 200.0), (171.0, 100.0))
 AZIMUTHS = (90.0, 210.0, 330.0)
 NUM_STATIONS = len(SITES) * len(AZIMUTHS)
-# Distance of an antenna from its site's mast, towards the middle of its sector.
+# Distance of an antenna from the mast of its site, towards the middle of its sector.
 ANTENNA_OFFSET = 1.0
 
 GROUND_PER_SECTOR, UAVS_PER_CORRIDOR = 4, 7
@@ -45,7 +45,7 @@ THERMAL_NOISE = 1e-10  # mW
 
 # The trapezoidal rule of `expected_rates`, in the logarithm of the variable of integration.
 STEP, FIRST_NODE, LAST_NODE = 0.4, -24.0, 27.0
-# Numbers that one step computes at most, so that memory stays bounded.
+# Largest number of values that one step computes, which bounds memory.
 CHUNK = 2**22
 
 
@@ -64,30 +64,32 @@ class RadioCorridors(SyntheticTestFunction):
       from the x-axis. Distances hold the difference of heights. There is no shadow fading.
     * **Rate.** ``log2(1 + SINR)`` bit/s/Hz (eq. 43). The station with the largest mean power
       serves, and all others interfere. The power of each link to the ground is multiplied by an
-      independent exponential variable of mean 1 (Rayleigh fading), and so is each link to a UAV if
-      these fade.
-    * **Objective.** ``uav_weight`` times the mean rate of the UAVs plus the rest times the mean
-      rate of the ground users (eq. 44), in expectation over the fading.
-    * **Observation.** The same, averaged over ``num_fading`` draws of the fading (eq. 45): noise
-      whose variance depends on the inputs, is inversely proportional to ``num_fading`` and is not
-      stated anywhere, so that ``noise_std`` is None.
+      independent exponential variable of mean 1 (Rayleigh fading); so is the power of each link to
+      a UAV if ``uav_fading``.
+    * **Objective.** ``uav_weight`` times the mean rate of the UAVs plus ``1 - uav_weight`` times
+      the mean rate of the ground users (eq. 44), in expectation over the fading.
+    * **Observation.** The same quantity, averaged over ``num_fading`` draws of the fading (eq. 45).
+      The variance of its noise depends on the inputs and is inversely proportional to
+      ``num_fading``. Since it is not known, ``noise_std`` is None.
 
-    Ground users are spread uniformly over the part of their sector's wedge of 120 degrees between
-    10 and 120 metres from the site. UAVs stand in the middles of seven equal parts of their
-    corridor. The objective is continuous, with kinks and plateaus; its largest value is not known.
+    Ground users are uniformly distributed over their sector, a wedge of 120 degrees, between 10 and
+    120 metres from the site. UAVs are in the middles of seven equal parts of their corridor. The
+    objective is continuous, with kinks and plateaus; its largest value is not known.
 
-    The defaults are the paper's text: ``uav_weight=0.7`` (eq. 44), and all links fade. Its
+    The defaults follow the paper's text: ``uav_weight=0.7`` (eq. 44), and all links fade. Its
     published experiments have UAVs in line of sight (``uav_fading=False``), swap the weights
-    (``uav_weight=0.3``) and divide the sum of the UAVs' rates by 200 (``uav_divisor``), though
-    there are 28. Over uniform points, the noise of one draw has a root mean square of 0.18 bit/s/Hz
-    by the text and 0.16 as published: 0.22 and 0.23 standard deviations of the objective.
+    (``uav_weight=0.3``) and divide the sum of the UAVs' rates by 200 (``uav_divisor``), although
+    there are 28. Over uniform points, the root mean square of the noise of one draw is 0.18
+    bit/s/Hz by the text and 0.16 in the experiments, or 0.22 and 0.23 standard deviations of the
+    objective.
 
     Args:
         num_fading: Number of draws of the fading in an observation.
         uav_weight: The weight of the UAVs, in [0, 1].
-        uav_fading: Whether links to UAVs fade, or else always have their mean power.
-        uav_divisor: What the sum of the UAVs' rates is divided by.
-        user_seed: Seeds the places of the ground users; the global random state is not touched.
+        uav_fading: Whether links to UAVs fade; otherwise they have their mean power.
+        uav_divisor: The divisor of the sum of the UAVs' rates.
+        user_seed: Seed of the positions of the ground users. The global random state does not
+            change.
     """
 
     dim = 2 * NUM_STATIONS
@@ -132,8 +134,8 @@ class RadioCorridors(SyntheticTestFunction):
 
         Args:
             X: Points in [0, 1].
-            noise: Whether to observe draws of the fading, from torch's global random state, or its
-                expectation.
+            noise: Whether to use draws of the fading, from torch's global random state, instead of
+                the expectation.
         """
         if not noise:
             return super().forward(X, noise=False)
@@ -155,8 +157,8 @@ class RadioCorridors(SyntheticTestFunction):
         """Rates ``... x 64`` in bit/s/Hz under given fading.
 
         Args:
-            power: Mean powers ``... x 64 x 9`` in mW, which decide on the serving stations.
-            fading: Factors of them, broadcast. For UAVs they are ignored unless these fade.
+            power: Mean powers ``... x 64 x 9`` in mW, which determine the serving stations.
+            fading: Factors of the powers, broadcast. They are ignored for UAVs unless these fade.
         """
         if not self.uav_fading:
             is_uav = (self.users[:, 2] == UAV_HEIGHT).unsqueeze(-1)
@@ -164,7 +166,7 @@ class RadioCorridors(SyntheticTestFunction):
         serving = power.argmax(dim=-1, keepdim=True)
         faded = power * fading
         signal = faded.gather(-1, serving.expand(*faded.shape[:-1], 1)).squeeze(-1)
-        # Zero where the serving station is, rather than a difference, which would lose digits.
+        # Zero for the serving station, since a difference would lose digits.
         others = faded.scatter(-1, serving.expand(*faded.shape[:-1], 1), 0.0).sum(dim=-1)
         return torch.log1p(signal / (others + THERMAL_NOISE)) / math.log(2.0)
 
@@ -188,7 +190,7 @@ class RadioCorridors(SyntheticTestFunction):
 
 
 def expected_rates(power: Tensor) -> Tensor:
-    r"""Expected rates under Rayleigh fading of all links, served by the strongest, exactly.
+    r"""Exact expected rates under Rayleigh fading of all links, served by the strongest station.
 
     With independent exponential ``h_b`` of mean 1, mean powers ``P_b`` and thermal noise ``n``,
 
@@ -198,9 +200,10 @@ def expected_rates(power: Tensor) -> Tensor:
 
     by ``ln(1 + u / v) = int_0^inf exp(-z v) (1 - exp(-z u)) dz / z`` and ``E exp(-z P h) = 1 / (1 +
     z P)`` [Hamdi2010capacity]. With ``z = exp(t) / P_s`` the integrand is analytic for ``|Im t| <
-    pi / 2`` and falls off exponentially, so the trapezoidal rule with step ``h`` errs by about
-    ``exp(-pi^2 / h)``, here 2e-11, and leaves out ``exp(-24)`` on the left. On the right nothing is
-    left as long as the strongest power is below 1 mW, a tenth of a metre from the antenna.
+    pi / 2`` and falls off exponentially. The error of the trapezoidal rule with step ``h`` is
+    therefore about ``exp(-pi^2 / h)``, here 2e-11. The rule leaves out ``exp(-24)`` on the left,
+    and nothing on the right while the strongest power is below 1 mW, which is the power a tenth of
+    a metre from the antenna.
 
     Mean powers are in mW, ``... x 9``, all positive; rates in bit/s/Hz, ``...``.
     """
@@ -221,7 +224,7 @@ def _integral(power: Tensor, z: Tensor) -> Tensor:
 
 
 def _antennas(azimuths: Tensor) -> Tensor:
-    """Positions ``9 x 3``."""
+    """Positions of the antennas, ``9 x 3``."""
     sites = torch.tensor(SITES, dtype=torch.double).repeat_interleave(len(AZIMUTHS), dim=0)
     angle = torch.deg2rad(azimuths)
     across = sites + ANTENNA_OFFSET * torch.stack([angle.cos(), angle.sin()], dim=-1)
@@ -229,7 +232,7 @@ def _antennas(azimuths: Tensor) -> Tensor:
 
 
 def _ground_users(azimuths: Tensor, seed: int) -> Tensor:
-    """Positions ``36 x 3``, four in each sector in the order of the stations."""
+    """Positions of the ground users, ``36 x 3``, four in each sector in the order of stations."""
     generator = torch.Generator().manual_seed(seed)
     u, v = torch.rand(2, NUM_STATIONS, GROUND_PER_SECTOR, generator=generator, dtype=torch.double)
     near, far = GROUND_DISTANCES
@@ -245,7 +248,7 @@ def _ground_users(azimuths: Tensor, seed: int) -> Tensor:
 
 
 def _uavs() -> Tensor:
-    """Positions ``28 x 3``."""
+    """Positions of the UAVs, ``28 x 3``."""
     ends = torch.tensor(CORRIDORS, dtype=torch.double)
     share = (torch.arange(UAVS_PER_CORRIDOR, dtype=torch.double) + 0.5) / UAVS_PER_CORRIDOR
     start, stop = ends[:, :1], ends[:, 1:]
@@ -254,7 +257,7 @@ def _uavs() -> Tensor:
 
 
 def _path_loss(offsets: Tensor) -> Tensor:
-    """In dB, from users minus antennas ``64 x 9 x 3``: ``64 x 9``."""
+    """Path losses in dB, ``64 x 9``, from users minus antennas, ``64 x 9 x 3``."""
     decades = torch.linalg.vector_norm(offsets, dim=-1).log10()
     in_air = offsets[..., 2] > 0.0
     carrier = 20.0 * math.log10(CARRIER_GHZ)

@@ -1,1 +1,1 @@
-"""Suites under a context whose distribution is not known."""
+"""Suites with a context whose distribution is not known."""

@@ -1,20 +1,22 @@
 """The methods of suite `robust`: one strategy, with different ambiguity sets and centres.
 
-All but GP-UCB are given the same Gaussian process of decisions and contexts, and maximise the worst
-expectation of its upper confidence bound over an ambiguity set. They differ in the set and in its
-centre: the contexts observed (WDRBO, ERBO), draws from a kernel density estimate of them (the
-KDE methods), or the observed ones moved to the nearest point of a grid (the MMD methods). GP-UCB
-ignores contexts: they are noise to its process.
+All methods except GP-UCB use the same Gaussian process of decisions and contexts, and maximise the
+worst expectation of its upper confidence bound over an ambiguity set. They differ in the set and
+its centre: observed contexts (WDRBO, ERBO), draws from a kernel density estimate of observed
+contexts (the KDE methods), or observed contexts moved to the nearest point of a grid (the MMD
+methods). GP-UCB ignores contexts, which act as noise.
 
-The paper's beta of 1.5 multiplies the standard deviation, so it is 2.25 here. It gives no radii of
-balls in total variation or maximum mean discrepancy; they have the same ones as Wasserstein balls.
-The number of points of density estimates and grids is ours, too. StableOpt's box is the mean of the
-contexts plus and minus their standard deviation, cut at the range of contexts.
+The paper's beta of 1.5 multiplies the standard deviation, so it is 2.25 here. The paper has no
+radii for balls in total variation or maximum mean discrepancy; here they equal the radii of
+Wasserstein balls. The numbers of points of density estimates and grids are our choice, too.
+StableOpt's box is the mean of the contexts plus and minus their standard deviation, cut at the
+range of contexts.
 
-The Lipschitz constant is the largest slope over draws from the whole range of contexts, in problem
-`context_shift` too, where it reaches five standard deviations of the stated distribution: the paper
-does not say where it looks. The minimax approximation has the sensitivity of the ball's kernel, as
-it is defined; published code has the identity in its place, which makes it far smaller.
+The Lipschitz constant is the largest slope over draws from the whole range of contexts, since the
+paper does not define the range. In problem `context_shift` this range extends to five standard
+deviations of the stated distribution. The minimax approximation uses the sensitivity for the ball's
+kernel, as it is defined; published code uses the identity instead, which makes the sensitivity much
+smaller.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ BETA = 1.5**2
 LIPSCHITZ_DRAWS = 100
 KDE_POINTS = 128
 
-# About how many points grids over contexts have: where mass may move (exact Wasserstein), and where
-# it lives (MMD, exact and minimax) or what is protected against (StableOpt).
+# Approximate numbers of points of grids over contexts: points to which mass may move (exact
+# Wasserstein), atoms of distributions (MMD, exact and minimax), and contexts of StableOpt's box.
 CANDIDATES = 36
 MMD_POINTS, MINIMAX_POINTS = 36, 100
 STABLE_POINTS = 36
@@ -56,12 +58,12 @@ STABLE_POINTS = 36
 
 @dataclass(frozen=True)
 class Situation:
-    """What an acquisition function is made of, beside the model.
+    """The arguments of an acquisition function other than the model.
 
     Args:
-        contexts: Samples of the distribution that is known, ``m x d_c``.
+        contexts: Samples of the known distribution, ``m x d_c``.
         bounds: The box of the contexts, ``2 x d_c``.
-        radius: Of the ambiguity set.
+        radius: The radius of the ambiguity set.
     """
 
     contexts: Tensor
@@ -73,7 +75,7 @@ class Situation:
         return ContextDistribution.empirical(self.contexts)
 
     def smoothed(self) -> ContextDistribution:
-        """Draws from a density estimate of the samples, anew in each round."""
+        """Draws from a density estimate of the samples, which differ between rounds."""
         seed = int(torch.randint(2**31, (1,)))
         return ContextDistribution.kde(self.contexts, self.bounds, KDE_POINTS, seed=seed)
 
@@ -85,12 +87,12 @@ class Situation:
         return ContextDistribution(points, counts.to(points) / len(nearest))
 
     def with_candidates(self, num_points: int) -> ContextDistribution:
-        """The distribution of the samples, with a grid of points without weight."""
+        """The distribution of the samples, with further grid points of weight 0."""
         return self.empirical().with_candidates(grid(self.bounds, num_points))
 
 
 def grid(bounds: Tensor, num_points: int) -> Tensor:
-    """An evenly spaced grid over a box with both ends: at most ``num_points`` points, ``n x d``."""
+    """A regular grid ``n x d`` over a box, with its boundary and at most ``num_points`` points."""
     dim = bounds.shape[-1]
     per_axis = math.floor(num_points ** (1.0 / dim) + 1e-9)
     unit = torch.linspace(0.0, 1.0, per_axis, dtype=bounds.dtype)
@@ -99,7 +101,7 @@ def grid(bounds: Tensor, num_points: int) -> Tensor:
 
 
 def wasserstein(model: Model, situation: Situation) -> AcquisitionFunction:
-    """WDRBO: the Lipschitz bound, whose constant is the largest over uniform draws of contexts."""
+    """WDRBO: the Lipschitz bound, with the largest slope over uniform draws of contexts."""
     lower, upper = situation.bounds
     unit = torch.rand(LIPSCHITZ_DRAWS, len(lower), dtype=lower.dtype)
     return WassersteinUpperConfidenceBound(
@@ -112,7 +114,7 @@ def wasserstein(model: Model, situation: Situation) -> AcquisitionFunction:
 
 
 def wasserstein_exact(model: Model, situation: Situation) -> AcquisitionFunction:
-    """The exact Wasserstein ball, of distributions on the samples and a grid."""
+    """The exact Wasserstein ball of distributions on the samples and a grid."""
     contexts = situation.with_candidates(CANDIDATES)
     return robust(model, WassersteinBall(situation.radius, method="exact"), contexts)
 
@@ -138,7 +140,7 @@ def mean_discrepancy(model: Model, situation: Situation) -> AcquisitionFunction:
 
 
 def mean_discrepancy_minimax(model: Model, situation: Situation) -> AcquisitionFunction:
-    """DRBO-MMD Minimax: its approximation by the worst-case sensitivity, on a finer grid."""
+    """DRBO-MMD Minimax: an approximation by the worst-case sensitivity, on a finer grid."""
     ball = MMDBall(situation.radius, method="minimax")
     return robust(model, ball, situation.gridded(MINIMAX_POINTS))
 
@@ -164,14 +166,14 @@ def robust(
 
 @dataclass(frozen=True)
 class RobustBO:
-    """A method: what it maximises.
+    """A method, defined by its acquisition function.
 
     Args:
-        name: Names the method.
+        name: The name, unique within a suite.
         acquisition: Makes the acquisition function of a round; ``None`` for GP-UCB, which
             ignores contexts.
-        num_restarts: Starts of its maximisation.
-        raw_samples: The random points from which these are taken.
+        num_restarts: Number of starts of the maximisation.
+        raw_samples: Number of random points from which the starts are chosen.
         maxiter: The largest number of iterations.
     """
 
@@ -191,16 +193,16 @@ class RobustBO:
 
 @dataclass(frozen=True)
 class LipschitzBO(RobustBO):
-    """The same for the Lipschitz bound, whose kinks ask for a search of their own."""
+    """A method with the Lipschitz bound, whose kinks need another search."""
 
     def maximised(self, acquisition: AcquisitionFunction, bounds: Tensor) -> Tensor:
-        """The maximiser by `optimize_robust`, which knows itself when to stop."""
+        """The maximiser by `optimize_robust`, which has its own stopping rule."""
         return optimize_robust(acquisition, bounds, self.num_restarts, self.raw_samples)[0]
 
 
 @dataclass
 class RobustBOStrategy:
-    """`RobustBO` at work.
+    """The strategy of a `RobustBO`.
 
     Attributes:
         gp: The Gaussian process of the last fit.

@@ -1,4 +1,4 @@
-"""The comparisons with the baseline that the protocols of the suites with contexts declare."""
+"""The primary comparisons with the baseline in the suites with contexts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from benchmarks.framework.suite import Suite
 def primary_comparisons(
     suite: Suite[Any, Any], collected: Collected, methods: Sequence[str], log_regret: Score
 ) -> list[str]:
-    """A table: each method with the baseline on each problem, corrected for all of these.
+    """A table of each method compared with the baseline on each problem, with Holm's correction.
 
     Args:
-        suite: Whose problems and baseline these are.
-        collected: What has been run.
+        suite: The suite.
+        collected: The results.
         methods: The methods that are compared with the baseline.
         log_regret: The endpoint, a natural logarithm.
     """

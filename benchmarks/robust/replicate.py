@@ -1,21 +1,21 @@
-"""Contexts that the environment draws after each choice: the loop of suite `robust`.
+"""The loop of the suites with contexts, which the environment draws after each choice.
 
-The protocol follows sections 5 and 9 of the paper on Wasserstein distributionally robust Bayesian
-optimization with continuous context, fixed before the first run. In each of 100 rounds a method
-chooses decisions x, then the environment draws a context c from its true distribution and returns
-``y = f(x, c)`` with Gaussian noise of standard deviation 0.01; both are shown to the method. All
-methods of one seed share the initial points (5 random decisions, each with a context drawn from
-the true distribution; the paper gives no number), and, round by round, contexts and noise.
+The loop follows sections 5 and 9 of the paper on Wasserstein distributionally robust Bayesian
+optimization with continuous context. In each of 100 rounds a method chooses decisions x. Then the
+environment draws a context c from its true distribution and returns ``y = f(x, c)`` with Gaussian
+noise of standard deviation 0.01. The method sees both. All methods of a seed have the same initial
+points and, in each round, the same context and noise. The initial points are 5 random decisions
+(the paper states no number), each with a context from the true distribution.
 
-What counts is the regret of the decisions in expectation over the true distribution (eq. 10), added
-up over the rounds (eq. 11), initial points apart: neither the contexts met nor the noise enter it.
+The score is the expected regret of the decisions under the true distribution (eq. 10), summed over
+the rounds without initial points (eq. 11). It does not depend on the observed contexts or noise.
 
-Data-driven setting: methods know the contexts observed so far; the radii of ambiguity sets are
-0.3 / sqrt(t) with t the number of these. General setting (problem `context_shift`): in place of
-observed contexts, methods are given 64 points of a fixed reference distribution, which is not the
-true one, and the radius is 0.1 throughout. Radii are in the units of the contexts. Their ranges
-have length 1, but for the camel (2) and the shift (2, of which the true distribution takes up less
-than half).
+Data-driven setting: methods know the t contexts observed so far, and the radii of ambiguity sets
+are 0.3 / sqrt(t). General setting (problem `context_shift`): methods know 64 points of a fixed
+reference distribution, which is not the true distribution, instead of observed contexts, and the
+radius is always 0.1. Radii are in the units of the contexts. The ranges of contexts have length 1;
+the camel and the shift have ranges of length 2, less than half of which the true distribution of
+the shift uses.
 
 The Gaussian process has a squared-exponential kernel with one lengthscale for each input, on
 the unit cube, with standardised outcomes and a fitted noise variance. Hyperparameters are fitted
@@ -46,7 +46,7 @@ from benchmarks.problems import (
 )
 from botorch_calib.test_functions import ContextShift, ContextualProblem, Newsvendor
 
-# Numbers of random streams, see `framework.replicate`. Never renumber.
+# Numbers of random streams, which must not change, see `framework.replicate`.
 CONTEXTS, INITIAL = 20, 21
 
 NOISE_STD = 0.01
@@ -58,17 +58,17 @@ class ContextualTask:
     """A problem with contexts, to be maximised in expectation.
 
     Args:
-        name: Names the result folder.
+        name: The name, unique within a suite.
         build: Makes the problem, without noise.
-        radius: Of ambiguity sets: fixed, or with one observed context.
-        radius_shrinks: Whether the radius is divided by the square root of the number of contexts
-            observed.
-        reference: Whether methods are given a fixed reference distribution in place of observed
+        radius: Radius of ambiguity sets; if it shrinks, the radius after one observed context.
+        radius_shrinks: Whether the radius is divided by the square root of the number of
+            observed contexts.
+        reference: Whether methods know a fixed reference distribution instead of observed
             contexts.
         noise_std: Standard deviation of the noise.
-        num_rounds: The number of queries after the initial ones.
+        num_rounds: The number of queries after the initial points.
         num_initial: The number of random initial points.
-        surrogate: Makes the Gaussian process that methods are given.
+        surrogate: Makes the Gaussian process of the methods.
     """
 
     name: str
@@ -84,14 +84,13 @@ class ContextualTask:
 
 @dataclass(frozen=True)
 class History:
-    """What a method knows before a choice.
+    """The data that a method knows before a choice.
 
     Args:
         X: Joint inputs, ``n x d``, decisions first.
         Y: Outcomes, ``n x 1``.
-        contexts: Samples of the distribution that the method knows of, ``m x d_c``: those
-            observed, or points of the reference distribution.
-        radius: Of ambiguity sets, in this round.
+        contexts: Observed contexts or points of the reference distribution, ``m x d_c``.
+        radius: Radius of ambiguity sets in this round.
     """
 
     X: Tensor
@@ -101,7 +100,7 @@ class History:
 
 
 class RobustStrategy(Protocol):
-    """One method at work on one task with one seed."""
+    """A method that runs on one task with one seed."""
 
     def fit(self, history: History, step: int) -> Model:
         """The model for the choice of round ``step``."""
@@ -115,27 +114,27 @@ class RobustMethod(Protocol):
 
     @property
     def name(self) -> str:
-        """Names it within a suite, and its folder."""
+        """The name, unique within a suite."""
 
     def start(self, task: ContextualTask, problem: ContextualProblem) -> RobustStrategy:
-        """The strategy of one replicate; of the problem it may use nothing but the bounds."""
+        """The strategy of one replicate, which may use only the bounds of the problem."""
 
 
 def replicate(task: ContextualTask, method: RobustMethod, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     return ContextualReplicate(task, method, seed).run()
 
 
 class ContextualReplicate(Replicate[ContextualTask, RobustMethod, Model]):
-    """Rounds in which a method chooses decisions and then sees their context and outcome."""
+    """Each round chooses decisions and then observes their context and outcome."""
 
-    history: History  # what the method knows in the present round
+    history: History  # known in the present round
 
     def __init__(self, task: ContextualTask, method: RobustMethod, seed: int) -> None:
         super().__init__(task, method, seed, task.num_rounds)
         self.function = task.build()
         self.strategy = method.start(task, self.function)
-        # Drawn in advance, so that they do not depend on what a method does.
+        # Drawn in advance, so that contexts do not depend on the method.
         draws = torch.Generator().manual_seed(stream_seed(seed, CONTEXTS))
         self.contexts = self.draw_contexts(task.num_initial + task.num_rounds, draws)
         self.reference = reference_contexts(task, self.function)
@@ -146,7 +145,7 @@ class ContextualReplicate(Replicate[ContextualTask, RobustMethod, Model]):
             self._query(x)
 
     def draw_contexts(self, num: int, draws: torch.Generator) -> Tensor:
-        """Contexts from their true distribution, ``num x d_c``."""
+        """Contexts from the true distribution, ``num x d_c``."""
         return self.function.sample_contexts(num, draws)
 
     def prepare(self, step: int) -> None:
@@ -183,12 +182,12 @@ class ContextualReplicate(Replicate[ContextualTask, RobustMethod, Model]):
         self.y.append(f + self.problem.noise_std * rng.standard_normal())
 
     def record(self) -> Record:
-        """The run.
+        """The record of the replicate.
 
         Its extras have one entry for each round: ``expected`` is the expectation of the decisions'
-        value under the true distribution of contexts, ``regret`` what it falls short of the
-        optimum, and ``cumulative_regret`` the sum of regrets up to and with the round. There is no
-        inference: decisions count as they are made.
+        value under the true distribution of contexts, ``regret`` is the optimum minus this
+        expectation, and ``cumulative_regret`` is the sum of regrets up to this round. No point is
+        recommended, since all decisions count.
         """
         chosen = self.X[self.problem.num_initial :, : self.function.num_decisions]
         expected = self.function.evaluate_stochastic(chosen)

@@ -1,4 +1,4 @@
-"""The report of suite `robust`: regret in expectation over the contexts, and time."""
+"""The report of suite `robust`: expected regret over contexts, and time."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from benchmarks.robust.primary_comparisons import primary_comparisons
 
 LAST_ROUNDS = 20
 
-# Of the figure.
+# Methods with dashed lines in the figure.
 DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
 
 
-# Compared with the baseline, as the protocol says.
+# The methods of the primary comparisons with the baseline.
 PRIMARY = ("wdrbo", "wdrbo_exact", "drbo_kde")
 
 
 @dataclass(frozen=True)
 class RobustReport:
-    """Regret in expectation over the contexts, and time."""
+    """Tables of expected regret over contexts, and of time."""
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         return page(
@@ -56,7 +56,7 @@ class RobustReport:
 
 
 def cumulative_regret(result: Result) -> float:
-    """Over all rounds (eq. 11)."""
+    """The sum of expected regrets over all rounds (eq. 11)."""
     return trace(result, "cumulative_regret")[-1]
 
 
@@ -66,12 +66,12 @@ def log_regret(result: Result) -> float:
 
 
 def late_regret(result: Result) -> float:
-    """The mean regret of a round (eq. 10) over the last rounds."""
+    """The mean expected regret (eq. 10) of the last rounds."""
     return float(np.mean(trace(result, "regret")[-LAST_ROUNDS:]))
 
 
 def problem_table(by_method: ByMethod, baseline: str) -> list[str]:
-    """Regret and time on one problem: a row for each method."""
+    """A table of regret and time on one problem, with a row for each method."""
     reference = by_seed(by_method.get(baseline, []), log_regret)
     rows = []
     for method, results in by_method.items():
@@ -95,9 +95,9 @@ def problem_table(by_method: ByMethod, baseline: str) -> list[str]:
 
 
 def time_table(collected: Collected, baseline: str) -> list[str]:
-    """Seconds of a run, and the ratio to the baseline's: a row for each method.
+    """A table of run times in seconds, and of their ratio to the baseline, by method.
 
-    The ratio is a geometric mean over problems of ratios of mean times.
+    The ratio is the geometric mean over problems of ratios of mean times.
     """
     rows = []
     for method in methods_in(collected.values()):

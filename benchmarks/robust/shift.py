@@ -1,21 +1,21 @@
-"""Suite `robust_shift`: from which shift on does robustness pay, and at which radius?
+"""Suite `robust_shift`: the shift of contexts and the radius at which robustness pays.
 
-The stated distribution of the one context is N(0.5, 0.1^2), known as 64 points of it. Contexts come
-from the same one moved by a shift (clipped to the range of contexts), so that the Wasserstein
-distance of the two is the size of the shift, and a ball of that radius just holds the truth. Swept
-are the shift and the radius of the ball around the stated distribution. The loop is that of suite
-`robust`, with 40 rounds.
+The stated distribution of the single context is N(0.5, 0.1^2), given by 64 points. The true
+distribution is the same distribution moved by a shift and clipped to the range of contexts. The
+Wasserstein distance of the two is the size of the shift, so a ball of this radius just contains the
+truth. The suite varies the shift, and the radius of the ball around the stated distribution. The
+loop is the loop of suite `robust`, with 40 rounds.
 
-Three functions: `context_shift`, where the decision trades the best value for less dependence on
-the context; `newsvendor`, where less demand than was stated hurts more than more demand helps (its
-shift is downward); and `ackley`, whose best decision is the same in any context, so that robustness
-can only cost.
+There are three functions. In `context_shift` the decision trades the best value for less dependence
+on the context. In `newsvendor` a lower demand than stated hurts more than a higher demand helps,
+and its shift is downward. In `ackley` the best decision is the same in any context, so robustness
+can only do harm.
 
-A method is told nothing of the truth but the contexts that it meets. A radius may be *measured*
-from these: by how far the last of them are from the stated distribution in Wasserstein distance,
-less what draws of the same number from it would be on average, which is not zero. With no shift
-that is zero in about half of the rounds; with one it comes near to its size soon.
-The rival without a ball, `observed`, takes the expectation over all contexts met instead.
+A method knows nothing about the true distribution except the observed contexts. The *measured*
+radius is the Wasserstein distance of the last contexts to the stated distribution, minus the mean
+distance of equally many draws from the stated distribution, which is not zero. Without a shift, the
+measured radius is zero in about half of the rounds; with a shift, it soon approaches its size.
+Method `observed` has no ball and uses the expectation over all observed contexts instead.
 """
 
 from __future__ import annotations
@@ -57,19 +57,20 @@ from botorch_calib.test_functions import ContextShift, ContextualProblem, Newsve
 MEAN, STD = 0.5, 0.1
 SHIFTS = (0.0, 0.05, 0.1, 0.2)
 RADII = (0.05, 0.1, 0.2)
-# With the sign of the shift that hurts.
+# Functions, with the sign of the shift that hurts.
 FUNCTIONS: dict[str, tuple[Callable[[], ContextualProblem], float]] = {
     "context_shift": (ContextShift, 1.0),
     "newsvendor": (Newsvendor, -1.0),
     "ackley": (ContextualAckley, 1.0),
 }
 NUM_ROUNDS = 40
-# Of the search by the exact ball, whose kinks would take many more.
+# Largest number of iterations of searches over a ball, which kinks would make long.
 MAXITER = 20
 
-# Of the measured radius: the contexts that are looked at, and draws for what chance makes of it.
+# The measured radius: number of last contexts, and number of resamples for the mean distance.
 RECENT, RESAMPLES = 20, 64
-# Of the evaluation: atoms of a distribution, other places of mass, and decisions for the optimum.
+# The evaluation: atoms of a distribution, further atoms of the worst case, and decisions per axis
+# for the optimum.
 ATOMS, PLACES, DECISIONS = 64, 61, {1: 2001, 2: 41}
 
 
@@ -78,21 +79,21 @@ class ShiftTask(ContextualTask):
     """A function whose contexts are shifted.
 
     Args:
-        shift: Mean of the contexts less that of the stated distribution.
+        shift: The shift of the true distribution relative to the stated distribution.
     """
 
     shift: float = 0.0
 
 
 def quantiles(num: int, shift: float, bounds: Tensor) -> Tensor:
-    """``num`` equally likely points of the stated distribution, shifted, ``num x 1``."""
+    """``num`` equally likely points of the shifted stated distribution, ``num x 1``."""
     levels = (torch.arange(num, dtype=torch.double) + 0.5) / num
     points = MEAN + shift + STD * torch.special.ndtri(levels)
     return points.clamp(bounds[0, 0], bounds[1, 0]).unsqueeze(-1)
 
 
 class ShiftReplicate(ContextualReplicate):
-    """Rounds in which contexts are not distributed as stated."""
+    """A replicate with shifted contexts."""
 
     problem: ShiftTask
 
@@ -115,14 +116,14 @@ class ShiftReplicate(ContextualReplicate):
         super().evaluate(x, model, step)
 
     def record(self) -> Record:
-        """The run.
+        """The record of the replicate.
 
-        Its extras have one entry for each round. ``regret`` is under the true distribution,
-        ``nominal_regret`` under the stated one, and ``worst_regret`` under the worst one of the
-        ball around the stated one whose radius is the size of the shift; each is what the decision
-        falls short of the best one under the same criterion. ``surplus`` is the true expectation
-        less what the method promised: the posterior mean's worst case over its own ball, or its
-        expectation. ``radius`` is that of its ball.
+        Its extras have one entry for each round. Regrets are differences to the best decision under
+        the same criterion: ``regret`` is the expectation under the true distribution,
+        ``nominal_regret`` under the stated distribution, and ``worst_regret`` under the worst
+        distribution of the ball around it whose radius is the size of the shift. ``radius`` is the
+        radius of the method's ball. The method promises the worst case of the posterior mean over
+        its ball (without a ball, the expectation); ``surplus`` is the true expectation minus this.
         """
         task, first = self.problem, self.problem.num_initial
         chosen = self.X[first:, : self.function.num_decisions]
@@ -146,7 +147,7 @@ class ShiftReplicate(ContextualReplicate):
 
 
 def criteria(problem: ContextualProblem, shift: float, X: Tensor) -> dict[str, Tensor]:
-    """Expectations at decisions ``n x d_x``: under the truth, as stated, and in the worst case."""
+    """Expectations at ``n x d_x`` decisions: true, stated and in the worst case."""
     bounds = problem.context_bounds
     stated, true = (quantiles(ATOMS, s, bounds) for s in (0.0, shift))
     places = torch.linspace(float(bounds[0]), float(bounds[1]), PLACES, dtype=torch.double)
@@ -178,17 +179,18 @@ def optima(task: ShiftTask) -> dict[str, Tensor]:
 
 
 def measured_radius(recent: Tensor, stated: Tensor, seed: int = 0) -> float:
-    """How much farther contexts are from a distribution than draws from it would be on average.
+    """The Wasserstein distance of contexts to a distribution, minus the mean distance of draws.
 
-    In Wasserstein distance, of one coordinate. If contexts have the stated spread, the mean is at
-    most the true distance, apart from the cut at 0: the distance of contexts from what is stated is
-    at most that from the truth, which is what chance makes of it, plus that of the two. It is less
-    for a mere shift, which chance does not add to: 0.03 less for 20 contexts with a spread of 0.1.
+    Contexts have one coordinate. If they have the stated spread, the mean of the result is at most
+    the true distance, except for the clipping at 0. The reason is the triangle inequality: the
+    distance to the stated distribution is at most the distance to the true distribution, whose mean
+    is subtracted, plus the distance of the two. For a pure shift the mean is smaller than the true
+    distance: by 0.03 for 20 contexts with a spread of 0.1.
 
     Args:
         recent: The contexts, ``n x 1``.
         stated: Equally likely points of the distribution, ``m x 1``.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     points, observed = stated.flatten().numpy(), recent.flatten().numpy()
     draws = np.random.default_rng(seed).choice(points, (RESAMPLES, len(observed)))
@@ -198,11 +200,11 @@ def measured_radius(recent: Tensor, stated: Tensor, seed: int = 0) -> float:
 
 @dataclass(frozen=True)
 class ShiftBO(RobustBO):
-    """A method: the set, the radius, and what its centre is.
+    """A method, defined by its ambiguity set, radius and centre.
 
     Args:
-        radius: Of the ball; None for the measured one.
-        observed: Whether the centre are the contexts met, and not the stated ones.
+        radius: Radius of the ball; None for the measured radius.
+        observed: Whether the centre consists of the observed contexts instead of the stated points.
     """
 
     radius: float | None = 0.0
@@ -219,7 +221,7 @@ class ShiftBO(RobustBO):
 
 
 class ShiftStrategy(RobustBOStrategy):
-    """`ShiftBO` at work.
+    """The strategy of a `ShiftBO`.
 
     Attributes:
         acquisition: The acquisition function of the last choice.
@@ -251,7 +253,7 @@ class ShiftStrategy(RobustBOStrategy):
         return acquisition
 
     def promise(self, x: Tensor) -> float:
-        """The worst case of the posterior mean of the last choice, at decisions ``d_x``."""
+        """The worst case of the posterior mean at decisions ``d_x``, by the last model and ball."""
         bound = copy(self.acquisition)
         bound.beta = 0.0
         with torch.no_grad():
@@ -259,7 +261,7 @@ class ShiftStrategy(RobustBOStrategy):
 
 
 def replicate(task: ShiftTask, method: ShiftBO, seed: int) -> Result:
-    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    """Run ``method`` on ``task``; the result is deterministic, except for wall times."""
     return ShiftReplicate(task, method, seed).run()
 
 

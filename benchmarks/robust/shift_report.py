@@ -18,7 +18,7 @@ from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary_comparisons import primary_comparisons
 
-# Compared with the baseline, as the protocol says.
+# The methods of the primary comparisons with the baseline.
 PRIMARY = ("exact_0.1", "exact_measured", "observed")
 
 CRITERIA = ("regret", "worst_regret", "nominal_regret", "surplus", "radius")
@@ -50,7 +50,7 @@ class ShiftReport:
 
 
 def means(collected: Collected, name: str) -> list[str]:
-    """One criterion: a row for each method, a column for each problem."""
+    """A table of one criterion, with a row for each method and a column for each problem."""
     methods = methods_in(collected.values())
     rows = [
         [method]

@@ -8,7 +8,7 @@ from benchmarks.robust.replicate import replicate, tasks
 from benchmarks.robust.report import RobustReport
 from benchmarks.robust.shift_report import ShiftReport
 
-# Contexts that the environment draws, from a distribution that is not known.
+# Contexts from an unknown distribution.
 ROBUST = Suite(
     name="robust",
     problems=tasks(),
@@ -20,7 +20,7 @@ ROBUST = Suite(
     protocol="robust_contexts",
 )
 
-# A stated distribution of the context that is wrong by more or less: shift against radius.
+# Contexts that are shifted relative to their stated distribution.
 ROBUST_SHIFT = Suite(
     name="robust_shift",
     problems=shift.tasks(),

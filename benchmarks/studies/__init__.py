@@ -1,1 +1,1 @@
-"""Studies of one question each, with a report of their own; none is a suite of the registry."""
+"""Studies: experiments with one question and a report of their own, outside the suites."""

@@ -1,11 +1,11 @@
 """The time of a certified trial in each client, relative to the client's own search under a limit.
 
-Both work on one problem with a parameter in steps of 0.05, an integer and a category, a gain to be
-maximised and a noisy loss of at most 1. The 18th to the 22nd, the 38th to the 42nd and the 58th to
-the 62nd trial are chosen, by both in turn, in one thread; all others are given at random, the same
-for both. A trial is what the client does to suggest, evaluate and report it, and its processor time
-a median over five. BayBE's own search has no limits on outcomes: it is that of the Pareto front of
-gain and loss, among 693 candidates. In other clients the first parameter is continuous.
+The problem has a parameter in steps of 0.05 (continuous except in BayBE), an integer and a
+category, a gain to be maximised and a noisy loss of at most 1. Trials 18 to 22, 38 to 42 and 58 to
+62 are chosen by both searches in turn, in one thread. All other trials are random and the same for
+both. The time of a trial is the median processor time of five trials, to suggest, evaluate and
+report it. BayBE's own search has no limits on outcomes: it searches the Pareto front of gain and
+loss among 693 candidates.
 
 python -m benchmarks.studies.client_trials
 """
@@ -35,12 +35,12 @@ CATEGORIES, COUNTS = ("u", "v", "w"), range(11)
 LIMIT, NOISE = 1.0, 0.1
 
 Parameters = Mapping[str, Any]
-#: A trial at the given parameters, or at chosen ones.
+#: Runs a trial at given parameters or, with None, at parameters that the client chooses.
 Trial = Callable[[Parameters | None], object]
 
 
 def outcomes(parameters: Parameters) -> tuple[float, float]:
-    """The gain, and the loss with noise."""
+    """The gain and the noisy loss."""
     a, b, is_last = parameters["a"], parameters["b"] / 10, parameters["c"] in ("w", 2)
     loss = a**2 + b + 0.2 * math.sin(6 * a) + 0.1 * is_last
     return float(a + 2 * b + 0.3 * is_last), float(loss + NOISE * torch.randn(()))
@@ -190,7 +190,7 @@ CLIENTS: dict[str, Callable[[int, bool], Trial]] = {
 
 
 def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
-    """The processor seconds of chosen trials, by our search and by the client's own."""
+    """Processor seconds of the chosen trials, by our search and by the client's own search."""
     logging.disable(logging.WARNING)
     spent: dict[str, dict[str, list[float]]] = {"ours": {}, "own": {}}
     with warnings.catch_warnings(), manual_seed(seed):
@@ -211,7 +211,7 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
 
 
 def report(runs: list[dict[str, Any]]) -> str:
-    """Medians over trials and seeds, and their ratio."""
+    """A table of medians over trials and seeds, and of their ratios."""
     rows = []
     for client in dict.fromkeys(each["client"] for each in runs):
         own = [each for each in runs if each["client"] == client]

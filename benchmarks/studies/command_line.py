@@ -1,4 +1,4 @@
-"""What studies share on the command line: options, runs from which they go on, and the report."""
+"""The command line of all studies: options, resumed runs, and the report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def study_parser(
     """A parser with the options of every study.
 
     Args:
-        command: How the study is run.
-        document: Its docstring, of which the first line is shown.
-        seeds: The seeds by default.
+        command: The command that runs the study.
+        document: The study's docstring, whose first line is shown.
+        seeds: The default seeds.
     """
     parser = argparse.ArgumentParser(prog=command, description=str(document).split("\n")[0])
     parser.add_argument("--seeds", type=parse_seeds, default=[*seeds], help="as 1000:1010")
@@ -38,14 +38,14 @@ def run_study(
     report: Callable[[list[dict[str, Any]]], str],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Run what is missing of a study, print its report and write it; returns the exit status.
+    """Run the missing runs of a study, print and write its report, and return the exit status.
 
-    Both files have the name of the study's module. ``command``, ``document`` and ``seeds``
-    are as of `study_parser`, ``cells`` and ``run`` as of `resumed_runs`.
+    The files of runs and of the report have the name of the study's module. For other arguments
+    see `study_parser` and `resumed_runs`.
 
     Args:
-        report: Maps all runs to the text.
-        argv: Arguments in place of those of the command line.
+        report: Maps all runs to the text of the report.
+        argv: Command-line arguments (default: the arguments of the process).
     """
     name = command.rpartition(".")[2]
     parser = study_parser(command, document, seeds)
@@ -63,14 +63,14 @@ def resumed_runs(
     cells: Sequence[Mapping[str, str]],
     run: Callable[[Mapping[str, str], int], Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The runs of all cells with all seeds; those that ``path`` holds are not run again.
+    """The runs of all cells with all seeds. Runs that are in ``path`` are not run again.
 
     Args:
-        path: A line of JSON for each run, to which new ones are added as they end. A last line that
-            was cut off is removed, and its run is run again.
-        seeds: The seeds, run one after the other.
-        cells: What tells the runs of one seed apart.
-        run: Maps a cell and a seed to what is kept beside them.
+        path: A file with a line of JSON for each run, to which each new run is added when it ends.
+            An incomplete last line is removed, and its run is run again.
+        seeds: The seeds.
+        cells: The settings of each run of a seed.
+        run: Maps a cell and a seed to the results that are stored with them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as stored:

@@ -1,7 +1,7 @@
-"""The rule that counts violations beside the one that counted misses, on the runs archived so far.
+"""Comparison of the rule that counts violations with the previous rule, which counted misses.
 
-Pairs are runs of ``budget`` (or ``budget_spread``, or ``budget_sharp``) and ``misses`` on the same
-problem and seed, in the archives of the suites on decisions.
+The study pairs archived runs of ``budget`` (or ``budget_spread``, or ``budget_sharp``) and
+``misses`` on the same problem and seed, from the suites on decisions.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SUITES = (
 )
 HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
 HEAD += ["reward", "before", "change of the reward", "safe", "before"]
-# Ranges of rounds, the columns of the second table
+# Ranges of rounds, which are the columns of the second table
 RANGES = ((0, 12), (12, 24), (24, 48), (48, 80), (80, None))
 
 
 class Run(NamedTuple):
-    """What counts of a run; the first two by round."""
+    """The data of a run. The first two fields have an entry for each round."""
 
     certified: Sequence[float]  # 0 or 1
     violations: Sequence[float]  # 1 if the round was certified and the limit was violated
     reward: float
-    is_safe: bool  # what it recommends
+    is_safe: bool  # whether the recommended point is safe
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Run:
@@ -60,7 +60,7 @@ class Run(NamedTuple):
 
 
 def row(label: str, method: str, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
-    """A row of the table; the interval is over pairs of runs."""
+    """A row of the first table, whose interval is over pairs of runs."""
     cells = [label, method, str(len(pairs))]
     both = [*zip(*pairs, strict=True)]
 

@@ -1,4 +1,4 @@
-"""How often guards are right: alarms of counts, slopes over samples, refusals of smooth models.
+"""How often guards are right: alarms for counts, slopes at samples, refusals of smooth models.
 
 python -m benchmarks.studies.guards
 """
@@ -36,7 +36,7 @@ COMMAND = "python -m benchmarks.studies.guards"
 
 
 def alarm_of_counts(is_randomised: bool) -> bool:
-    """Whether a true Poisson model of 2 to 10 counts a round raises the alarm."""
+    """Whether a true Poisson model with means from 2 to 10 raises the alarm."""
     means = (2.0 + 8.0 * torch.rand(ROUNDS)).numpy()
     counts = torch.poisson(torch.from_numpy(means)).numpy()
     less = poisson.cdf(counts - 1.0, means) if is_randomised else None
@@ -44,7 +44,7 @@ def alarm_of_counts(is_randomised: bool) -> bool:
 
 
 def alarm_of_jitter() -> bool:
-    """Whether a true normal model raises it, of values rounded to two deviations, plus a jitter."""
+    """Whether a true normal model raises the alarm for rounded values plus a jitter."""
     center = 10.0 * torch.rand(ROUNDS)
     rounded = 2.0 * ((center + torch.randn(ROUNDS)) / 2.0).round()
     jittered = rounded + 2.0 * torch.rand(ROUNDS) - 1.0
@@ -60,7 +60,7 @@ def _is_raised(at_most: Any, less: Any) -> bool:
 
 
 def excess_of_slopes() -> float:
-    """By how much the bound by slopes at samples exceeds the worst case, of values in [-1, 1]."""
+    """The bound by slopes at samples minus the worst case, for values in [-1, 1]."""
     frequency, phase = 10.0 * torch.rand(NUM_TERMS).double(), 6.3 * torch.rand(NUM_TERMS).double()
     weight = torch.randn(NUM_TERMS).double().softmax(dim=0)
 
@@ -77,7 +77,7 @@ def excess_of_slopes() -> float:
 
 
 def is_refused(num: int, lengthscale: float, factor: float, is_varying: bool) -> bool:
-    """Whether noise is refused to a process with ``factor`` times the lengthscale of its data."""
+    """Whether a process is refused whose lengthscale is ``factor`` times the right one."""
     X = torch.rand(num, 2, dtype=torch.double)
     kernel = ScaleKernel(MaternKernel(2.5)).double()
     kernel.outputscale, kernel.base_kernel.lengthscale = 1.0, lengthscale
@@ -95,7 +95,7 @@ def is_refused(num: int, lengthscale: float, factor: float, is_varying: bool) ->
     return False
 
 
-#: What is counted, and how: the share of random problems in which it is true, or above 0.
+#: The events, by name. A value above 0 counts as an event.
 COUNTED: dict[str, Callable[[], float]] = {
     "alarms of true counts, taken as continuous": partial(alarm_of_counts, False),
     "alarms of true counts, on their grid": partial(alarm_of_counts, True),
@@ -119,13 +119,13 @@ COUNTED: dict[str, Callable[[], float]] = {
 
 
 def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
-    """The value of one count in one random problem."""
+    """The value of one event in one random problem."""
     with manual_seed(seed):
         return {"value": float(COUNTED[cell["what"]]())}
 
 
 def report(runs: list[dict[str, Any]]) -> str:
-    """Shares with exact intervals of 95 %, and the largest value where it is no yes or no."""
+    """A table of shares with exact 95 % intervals; for values other than 0 and 1, the largest."""
     rows = []
     for what in dict.fromkeys(each.partition(":")[0] for each in COUNTED):
         values = [each["value"] for each in runs if each["what"].partition(":")[0] == what]

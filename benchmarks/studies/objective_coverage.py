@@ -1,6 +1,6 @@
-"""Whose is the excess of spread? Coverage of 80 % intervals of the objective by several rules.
+"""Coverage of 80 % intervals of the objective by rules that attribute the excess of spread.
 
-What is run and what is concluded is in ``benchmarks/protocols/objective_coverage.md``.
+The runs and conclusions are in ``benchmarks/protocols/objective_coverage.md``.
 
     python -m benchmarks.studies.objective_coverage
 """
@@ -50,7 +50,7 @@ MULTIPLIERS = 10 ** torch.linspace(-2, 3, 101, dtype=torch.double)
 SEEDS = range(10)
 COMMAND = "python -m benchmarks.studies.objective_coverage"
 
-# Noise, and the factors of the lengthscale and of the noise variance of the process.
+# The noise, and the factors of the process' lengthscale and noise variance.
 CASES: dict[str, tuple[GaussianNoise, float, float]] = {
     "right": (GaussianNoise(0.5, 0.5), 1.0, 1.0),
     "noise": (GaussianNoise(0.5, 0.5), 1.0, 0.1),
@@ -63,7 +63,7 @@ PLACES = ("in the box", "at visited points")
 
 
 def case_problem(function: str, case: str) -> Problem:
-    """One function in one of the cases in which hyperparameters have been fitted elsewhere."""
+    """The problem with one function in one of `CASES`."""
     noise, lengthscale_factor, noise_factor = CASES[case]
     build = misspecified.FUNCTIONS[function]
     made: Any = build()
@@ -102,7 +102,7 @@ def most_promising(gp: SingleTaskGP, X: Tensor, candidates: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Data:
-    """What has been observed at one time, and where the objective is asked for."""
+    """The data at a checkpoint, and points of the box at which coverage is checked."""
 
     gp: SingleTaskGP
     num_initial: int
@@ -112,17 +112,17 @@ class Data:
 
     @cached_property
     def with_fitted_noise(self) -> Data:
-        """The same data under the process with the likeliest noise."""
+        """The same data with the most likely noise variance."""
         return replace(self, gp=noise_fitted(self.gp))
 
     def calibrator(self, by_gain: bool, alpha: float = ALPHA) -> LocalizedConformal:
-        """Replayed over the history, on the gain as well if asked for."""
+        """A calibrator that has replayed the history; ``by_gain`` adds the gain as an input."""
         return self._calibrators[by_gain, alpha]
 
     @cached_property
     def _calibrators(self) -> dict[tuple[bool, float], LocalizedConformal]:
         inputs, residuals, deviations = forecast_history(self.gp)
-        # The variance of a forecast is that of the objective plus the noise's.
+        # The variance of a forecast is the sum of the objective's and the noise's variance.
         gains = 1 - self.gp.likelihood.noise / deviations.square()
         with_gains = torch.cat([inputs, gains.unsqueeze(-1)], dim=-1)
         replayed = {}
@@ -160,7 +160,7 @@ def histories(problem: Problem, design: str, seed: int) -> Iterator[Data]:
 
 
 def noise_fitted(gp: SingleTaskGP) -> SingleTaskGP:
-    """The process with the likeliest noise variance, all else fixed.
+    """The process with the most likely noise variance, with other hyperparameters fixed.
 
     With ``K = Q diag(e) Q^T`` and the residuals ``r``, the log likelihood is, up to a constant,
     ``-(sum log(e + n) + sum (Q^T r)^2 / (e + n)) / 2`` for noise variance ``n``.
@@ -169,11 +169,11 @@ def noise_fitted(gp: SingleTaskGP) -> SingleTaskGP:
     inputs = fitted.train_inputs[0]
     values, vectors = torch.linalg.eigh(fitted.covar_module(inputs).to_dense())
     squares = (vectors.mT @ (fitted.train_targets - fitted.mean_module(inputs))).square()
-    # BoTorch's lower bound of the noise, in the units of the process
+    # BoTorch's lower bound of the noise
     choices = (fitted.likelihood.noise * MULTIPLIERS).clamp(min=MIN_NOISE)
     total = values.clamp(min=0.0) + choices.unsqueeze(-1)
     fitted.likelihood.noise = choices[(total.log() + squares / total).sum(dim=-1).argmin()]
-    fitted.train()  # drops what was computed with the noise before
+    fitted.train()  # clears caches that depend on the noise
     return fitted.eval()
 
 
@@ -182,14 +182,14 @@ def noise_fitted(gp: SingleTaskGP) -> SingleTaskGP:
 
 @dataclass(frozen=True)
 class Statement:
-    """The Gaussian process' and the calibrator's statements at the points ``X``, ``n x d``."""
+    """The predictions of the Gaussian process and the calibrator at points ``X``, ``n x d``."""
 
     data: Data
     X: Tensor
 
     @cached_property
     def base(self) -> GPyTorchPosterior:
-        """The process' posterior of the objective, one point a batch."""
+        """The process' posterior of the objective, with each point as a batch."""
         posterior = self.data.gp.posterior(self.X.unsqueeze(-2))
         assert isinstance(posterior, GPyTorchPosterior)
         return posterior
@@ -202,15 +202,15 @@ class Statement:
 
     @cached_property
     def gain(self) -> Tensor:
-        """The process' gain, ``n x 1 x 1``."""
+        """The objective's share of the predictive variance, ``n x 1 x 1``."""
         return self.base.variance / (self.base.variance + self.noise)
 
     def predictive(self, by_gain: bool = False, widen: bool = False) -> PiecewisePredictive:
         """The calibrated distribution of an observation.
 
         Args:
-            by_gain: Whether thresholds are localized on the gain as well.
-            widen: Whether its interval is at least as wide as the process'.
+            by_gain: Whether thresholds are localized on the gain, too.
+            widen: Whether its interval is at least as wide as the interval of the process.
         """
         X = self.data.gp.transform_inputs(self.X.unsqueeze(-2))
         if by_gain:
@@ -229,19 +229,19 @@ def central(quantile: Callable[[float], Tensor]) -> Interval:
 
 
 def plain(at: Statement) -> Interval:
-    """The Gaussian process."""
+    """The interval of the Gaussian process."""
     reach = NORMAL_WIDTH * at.base.variance.sqrt()
     return (at.base.mean - reach).flatten(), (at.base.mean + reach).flatten()
 
 
 def calibrated(at: Statement, excess: str = "noise", **settings: bool) -> Interval:
-    """The posterior of the package; the settings are those of `Statement.predictive`."""
+    """The package's posterior with the settings of `Statement.predictive`."""
     posterior = CalibratedPosterior(at.base, at.predictive(**settings), at.noise, excess=excess)
     return central(lambda level: posterior.quantile(torch.tensor(level, dtype=torch.double)))
 
 
 def without_floor(at: Statement) -> Interval:
-    """The calibrated gain wherever it leads, to no variance at all where it is negative."""
+    """The calibrated gain without a lower bound: where it is negative, the variance is 0."""
     predictive, total = at.predictive(), at.base.variance + at.noise
     gain = (1 - at.noise / (predictive.variance * total)).clamp(min=1e-9)
     law = SmoothedPredictive(predictive, (at.noise / gain / total).sqrt())
@@ -249,14 +249,14 @@ def without_floor(at: Statement) -> Interval:
 
 
 def shared(at: Statement) -> Interval:
-    """The calibrated distribution of an observation in units of the objective's deviation."""
+    """The calibrated distribution of an observation, in standard deviations of the objective."""
     predictive, deviation = at.predictive(), at.base.variance.sqrt()
     levels = torch.full_like(deviation, 0.0)
     return central(lambda level: at.base.mean + deviation * predictive.quantile(levels + level))
 
 
 def of_observation(at: Statement) -> Interval:
-    """An interval of the observation, which the objective leaves at most twice as often."""
+    """An interval of the observation, which misses the objective at most twice as often."""
     X = at.data.gp.transform_inputs(at.X.unsqueeze(-2))
     width = at.data.calibrator(False, ALPHA / 2).half_width(X)
     reach = width * (at.base.variance + at.noise).sqrt()
@@ -264,7 +264,7 @@ def of_observation(at: Statement) -> Interval:
 
 
 def refitted(at: Statement, rule: Rule) -> Interval:
-    """A rule on the process with fitted noise."""
+    """A rule applied to the process with fitted noise."""
     return rule(Statement(at.data.with_fitted_noise, at.X))
 
 
@@ -283,17 +283,17 @@ RULES: dict[str, Rule] = {
     "noise fitted, calibrated": partial(refitted, rule=calibrated),
 }
 
-# ------------------------------------------------------------ judgement
+# ------------------------------------------------------------ scores
 
 # Coverage, mean width and mean interval score
 Judged = tuple[float, float, float]
-# By case, design, place and rule: one row for each seed
+# By case, design, place and rule, with one row for each seed
 Outcomes = dict[tuple[str, str, str, str], np.ndarray]
 
 
 @torch.no_grad()
 def judged(rule: Rule, data: Data, X: Tensor) -> Judged:
-    """How a rule's intervals at ``n x d`` points fare."""
+    """The scores of a rule's intervals at ``n x d`` points."""
     lower, upper = rule(Statement(data, X))
     f = data.truth(X).flatten()
     score = interval_score(lower, upper, f, ALPHA).mean()
@@ -302,7 +302,7 @@ def judged(rule: Rule, data: Data, X: Tensor) -> Judged:
 
 
 def run(problem: Problem, design: str, seed: int) -> dict[tuple[str, str], np.ndarray]:
-    """Means over the checkpoints, by place and rule; widths and scores over the plain ones."""
+    """Means over checkpoints by place and rule. Widths and scores are relative to ``plain``."""
     rows: dict[tuple[str, str], list[Judged]] = {}
     for data in histories(problem, design, seed):
         for place, X in zip(PLACES, (data.space, data.X), strict=True):
@@ -314,7 +314,7 @@ def run(problem: Problem, design: str, seed: int) -> dict[tuple[str, str], np.nd
 
 
 def study(seeds: Sequence[int]) -> Outcomes:
-    """Everything, with functions averaged for each seed."""
+    """The scores of all runs, averaged over functions for each seed."""
     outcomes: Outcomes = {}
     for case, of_case in tqdm(problems().items(), desc="cases"):
         for design in DESIGNS:
@@ -358,7 +358,7 @@ def markdown(outcomes: Outcomes, num_seeds: int) -> str:
 
 
 def coverage(values: np.ndarray) -> str:
-    """Mean coverage with half of its interval's length."""
+    """Mean coverage, and half the length of its interval."""
     mean = values[:, 0].mean()
     if len(values) < 2:
         return f"{mean:.2f}"
@@ -366,7 +366,7 @@ def coverage(values: np.ndarray) -> str:
 
 
 def summary(outcomes: Outcomes, cases: Sequence[str], name: str) -> list[str]:
-    """One rule over all cells."""
+    """The row of a rule in the table over all cells."""
     cells = [(case, design, place) for case in cases for design in DESIGNS for place in PLACES]
     means = np.array([outcomes[*cell, name].mean(axis=0) for cell in cells])
     plain_means = np.array([outcomes[*cell, "plain"][:, 0].mean() for cell in cells])

@@ -1,4 +1,4 @@
-"""Four trials at a time under a limit, by this package's sampler and by Optuna's ``GPSampler``.
+"""Four parallel trials under a limit, by this package's sampler and by Optuna's ``GPSampler``.
 
 The protocol is ``benchmarks/protocols/optuna_batches.md``.
 
@@ -68,7 +68,7 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
                 tell(study, running.pop(0), own, seed)
         for trial in running:
             tell(study, trial, own, seed)
-        # With half of the initial points safe there is a feasible trial.
+        # Half of the initial points are safe, so there is a feasible trial.
         stop = point_of(sampler.recommendation(study)[0] if is_ours else study.best_params)
     points = torch.cat([point_of(trial.params) for trial in study.trials])
     best = float(own.objective(own.best_safe_point()))
@@ -85,7 +85,7 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
 
 
 def tell(study: optuna.Study, trial: optuna.Trial, own: DecisionTask, seed: int) -> None:
-    """Tell the study both outcomes, with noise that depends on the number of the trial alone."""
+    """Tell the study both outcomes, with noise that depends only on the seed and trial number."""
     point = point_of(trial.params)
     with manual_seed(1000 * seed + trial.number):
         outcome = float(own.outcome.observe(point, 0.0))

@@ -1,9 +1,10 @@
-"""Runs that run out of memory give no number: what is it worth to say that they used more?
+"""Runs out of memory have no measurement: the value of reporting that they exceeded the limit.
 
-A memory of 24 limits runs with two parameters. It is measured with a standard deviation of 0.6, and
-a run that needs more is lost. After 12 random runs (in Optuna 12 that were not lost) 60 are decided
-about at a level of 0.9, with refits, in the bare loop among 512 choices. A lost run leaves nothing,
-or states that its memory was ``beyond`` 24, or how much it was. It earns 0; the best is 0.8 within.
+Runs with two parameters are limited to a memory of 24, which is measured with a standard deviation
+of 0.6. A run that needs more is lost, with a reward of 0. After 12 random runs (in Optuna, 12 runs
+that were not lost) there are 60 decisions at a level of 0.9, with refits; the bare loop has 512
+choices. A lost run reports nothing, or that its memory was ``beyond`` 24, or its memory. Rewards
+are relative to the best choice whose memory is at least 0.8 below the limit.
 
     python -m benchmarks.studies.out_of_memory
 """

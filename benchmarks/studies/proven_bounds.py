@@ -1,8 +1,8 @@
 """Theorems about delays and robust contexts, compared with simulations that meet their assumptions.
 
-Each bound is compared with a simulated value: the regret of 100 or 60 rounds, a confidence
-interval, a slope. Objectives are drawn from the space of the kernel, and the search knows the
-kernel, the norm and the bounds of the noise.
+Each bound is compared with a simulated value: the regret of 100 or 60 rounds, the width of a
+confidence interval, or a slope. Objectives are drawn from the kernel's space, and the search knows
+the kernel, the norm and the bounds of the noise.
 
     python -m benchmarks.studies.proven_bounds
 """
@@ -32,10 +32,10 @@ COMMAND = "python -m benchmarks.studies.proven_bounds"
 SEEDS = range(10000, 10010)
 DELTA = 0.1
 
-# Delays: rounds, size of the bounded noise, most rounds of waiting, mean of the delays.
+# Delays: rounds, bound of the noise, maximum waiting time, mean of the delays.
 DELAYED_ROUNDS, NOISE, WAIT, MEAN_DELAY = 100, 0.1, 6, 3.0
 
-# Contexts: rounds, points of each of two axes, lengthscale, norm, deviation of the noise, shift.
+# Contexts: rounds, points per axis, lengthscale, norm, standard deviation of the noise, shift.
 ROBUST_ROUNDS, AXIS, LENGTHSCALE, NORM, DEVIATION, SHIFT = 60, 12, 0.3, 2.0, 0.1, 0.1
 LAMBDA = 1.0
 
@@ -76,7 +76,7 @@ def squared_exponential(X: np.ndarray, lengthscale: float) -> np.ndarray:
 
 
 def objective(K: np.ndarray, norm: float, rng: np.random.Generator) -> np.ndarray:
-    """Values of a function of the kernel's space with a given norm."""
+    """Values of a random function with a given norm in the kernel's space."""
     weights = rng.normal(size=8)
     points = rng.choice(len(K), 8, replace=False)
     f: np.ndarray = K[:, points] @ weights
@@ -93,12 +93,12 @@ def posterior(
 
 
 def delayed(thompson: bool, batch: bool, contexts: int, seed: int) -> tuple[Comparison, float]:
-    """Run one search: its regret with the bound, and the largest used share of the width.
+    """Run one search; return its regret with the bound, and the largest used share of the width.
 
     Args:
-        thompson: Whether to sample, in place of maximising an upper confidence bound.
-        batch: Whether all delays are ``WAIT``, in place of random ones.
-        contexts: Number of contexts, of which one comes at random in each round.
+        thompson: Whether to use Thompson sampling instead of an upper confidence bound.
+        batch: Whether all delays are ``WAIT`` instead of random.
+        contexts: Number of contexts; each round has a random context.
         seed: The seed.
     """
     rng = np.random.default_rng(seed)
@@ -153,8 +153,8 @@ def robust(learned: bool, seed: int) -> dict[str, Comparison]:
     A statement about single rounds is compared in the round with the largest ratio.
 
     Args:
-        learned: Whether the center is the empirical distribution of the contexts met, with the
-            radius of eq. 16, in place of a stated one from which the true one is shifted.
+        learned: Whether the center is the empirical distribution of observed contexts, with the
+            radius of eq. 16, instead of a stated distribution, which is not the true one.
         seed: The seed.
     """
     rng = np.random.default_rng(seed)
@@ -247,14 +247,14 @@ def statements(seed: int) -> dict[str, Comparison]:
 
 
 def kept(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
-    """`statements` of a seed."""
+    """The stored results of a seed."""
     found = statements(seed)
     # JSON has no NaN.
     return {"found": {k: [v if v == v else None for v in each] for k, each in found.items()}}
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The report: a row for each statement."""
+    """The report, with a row for each statement."""
     rows = []
     for name, text in STATEMENTS.items():
         found = np.array([each["found"][name] for each in runs], dtype=float)

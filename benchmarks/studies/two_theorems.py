@@ -1,6 +1,6 @@
-"""Two theorems, counted in searches: gains beside stated ones, and misses of the objective.
+"""Counts for two theorems in searches: observed and stated gains, and misses of the objective.
 
-What is run and what is concluded is in ``benchmarks/protocols/two_theorems.md``.
+The runs and conclusions are in ``benchmarks/protocols/two_theorems.md``.
 
     python -m benchmarks.studies.two_theorems
 """
@@ -40,7 +40,7 @@ ALPHA = 0.2
 ROUNDS, NUM_CANDIDATES = 50, 256
 RATIOS = (2.0, 5.0, 10.0)
 EVIDENCE = 20.0
-LEAST = 1e-300  # of stated gains, which may be as good as none
+LEAST = 1e-300  # smallest stated gain, which may underflow otherwise
 SEEDS = range(10000, 10015)
 COMMAND = "python -m benchmarks.studies.two_theorems"
 
@@ -58,16 +58,17 @@ def problems() -> dict[str, dict[str, Problem]]:
 
 
 def run(problem: Problem, calibrator: Calibrator, seed: int) -> dict[str, Any]:
-    """One search: counts over its rounds, and the evidence against the stated gains.
+    """Run one search; return counts over its rounds, and the evidence against the stated gains.
 
     Args:
         problem: The problem.
-        calibrator: One that has learned nothing.
+        calibrator: A new calibrator.
         seed: The seed.
 
     Returns:
-        ``reached`` and ``above``, counts for each of `RATIOS`; ``evidence``; and the numbers
-        ``y_missed`` and ``f_missed`` of rounds.
+        ``reached`` and ``above``, numbers of rounds for each of `RATIOS`; ``evidence``; and the
+        numbers of rounds whose interval missed the outcome (``y_missed``) and the objective
+        (``f_missed``).
     """
     oracle, bounds = problem.build(seed), problem.bounds_tensor()
     X = problem.initial_design(problem.num_initial, seed)
@@ -108,10 +109,10 @@ def run(problem: Problem, calibrator: Calibrator, seed: int) -> dict[str, Any]:
 
 
 def kept(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
-    """`run` of a cell."""
+    """The stored results of a cell."""
     problem = problems()[cell["case"]][cell["problem"]]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # of the first rounds
+        warnings.simplefilter("ignore", CalibrationWarning)  # in the first rounds
         return run(problem, MODELS[cell["model"]](), seed)
 
 
@@ -125,7 +126,7 @@ def by_seed(runs: Runs, value: Callable[[Mapping[str, Any]], float]) -> list[flo
 
 
 def share(runs: Runs, name: str, index: int | None = None) -> str:
-    """The mean share of the rounds that were counted under a name, in percent."""
+    """The mean share of rounds that a count has, in percent."""
 
     def value(each: Mapping[str, Any]) -> float:
         count = each[name] if index is None else each[name][index]
@@ -135,7 +136,7 @@ def share(runs: Runs, name: str, index: int | None = None) -> str:
 
 
 def markdown(runs: Runs) -> str:
-    """The report: a row for each case and model, of gains and of misses."""
+    """The report, with tables of gains and misses by case and model."""
     gains, misses = [], []
     for case in dict.fromkeys(each["case"] for each in runs):
         for model in MODELS:

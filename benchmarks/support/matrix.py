@@ -1,4 +1,4 @@
-"""The table of verdicts, on a page of the documentation."""
+"""The tables of supported models, on a page of the documentation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_matrix(entries: Iterable[Entry] = ENTRIES) -> Verdicts:
 
 
 def page(verdicts: Verdicts) -> str:
-    """The page of the documentation, with the tables of these verdicts."""
+    """The page of the documentation with the tables of these verdicts."""
     notes: list[str] = []
     rows = [operations_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
     remedies = [remedy_row(entry, verdicts[entry.name]) for entry in ENTRIES]
@@ -48,12 +48,12 @@ def page(verdicts: Verdicts) -> str:
 
 
 def short_table(verdicts: Verdicts) -> str:
-    """The models of which everything is supported, or a part."""
+    """A table of the models that are supported as a whole, and in part."""
     whole: list[str] = []
     part: list[str] = []
     for entry in ENTRIES:
         row = verdicts[entry.name].values()
-        # What BoTorch's own model cannot do either says nothing about us.
+        # Operations that fail for BoTorch's own model do not count.
         supported = [each.supported for each in row if not each.error.startswith(BOTORCHS)]
         if any(supported):
             (whole if all(supported) else part).append(entry.name)
@@ -67,7 +67,7 @@ def write(verdicts: Verdicts) -> None:
 
 
 def operations_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> str:
-    """The row of a model that supports a part; notes that are not in ``notes`` are added to it."""
+    """The row of a model that is supported in part; new notes are added to ``notes``."""
     if len({each.supported for each in verdicts.values()}) == 1:
         return ""
     cells = []
@@ -83,17 +83,17 @@ def operations_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str])
 
 
 def remedy_row(entry: Entry, verdicts: dict[str, Verdict]) -> str:
-    """What to use instead of a model of which nothing is supported."""
+    """The row with the remedy for a model that is not supported at all."""
     if any(each.supported for each in verdicts.values()):
         return ""
     return _row([_names([entry.name]), _note(entry, verdicts["wrap"])])
 
 
 def _note(entry: Entry, each: Verdict) -> str:
-    """What to do instead, in the same words for all models."""
+    """The remedy, in the same words for all models."""
     if entry.instead or not each.error:
         return entry.instead
-    # Without the reason, which differs between models.
+    # Leave out the reason, which differs between models.
     note = re.sub(r" \(.*\)(?=\. Use an exact GP)", "", each.error)
     note = re.sub(rf"{entry.name.split()[0]}|NoisyEnsemble", "model", note)
     return " ".join((note[0].upper() + note[1:]).split())

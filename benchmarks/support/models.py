@@ -1,4 +1,4 @@
-"""A small instance of each model class of BoTorch and its community package."""
+"""A small instance of each model class of BoTorch and `botorch_community`."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
 @dataclass(frozen=True)
 class Case:
-    """A model with data that it can be given.
+    """A model and new observations for it.
 
     Attributes:
         model: The model.
         X: Inputs of new observations, ``3 x d``.
-        Y: Their values, ``3 x m``.
-        denoise: Whether the model states anything of the objective.
-        num_points: How many points the input transform makes of one.
+        Y: Values of new observations, ``3 x m``.
+        denoise: Whether the model predicts the objective, and not only observations.
+        num_points: Number of points that the input transform makes from one point.
     """
 
     model: Model
@@ -77,9 +77,9 @@ class Entry:
     """A row of the table.
 
     Attributes:
-        name: As it is shown.
+        name: The name in the table.
         make: Makes the case.
-        instead: What to use where an operation is not supported.
+        instead: The remedy if an operation is not supported.
     """
 
     name: str
@@ -96,7 +96,7 @@ def data(num: int = 20, dim: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def of_class(make: Callable[..., Model], num_outputs: int = 1, **options: Any) -> Case:
-    """The case of a model class that is made of inputs and values."""
+    """The case of a model class whose arguments are inputs and values."""
     X, Y = data()
     new, values = data(3, seed=1)
     Y = torch.cat([Y * (k + 1) for k in range(num_outputs)], dim=-1)
@@ -114,7 +114,7 @@ def with_column(
 
 
 def of_tasks(make: Callable[..., Model], **options: Any) -> Case:
-    """The case of a model of two tasks, of which the first is predicted."""
+    """The case of a model of two tasks, which predicts the first task."""
     X, Y = data()
     task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
     new, values = data(3, seed=1)
@@ -152,7 +152,7 @@ def with_draws(case: Case, num_draws: int = 4) -> Case:
 
 
 class Forest(EnsembleModel):
-    """An ensemble without noise, as of trees or networks: 8 random linear functions."""
+    """An ensemble without noise, like trees or networks: 8 random linear functions."""
 
     num_outputs = 1
 
@@ -167,13 +167,13 @@ class Forest(EnsembleModel):
 
 
 def of_forest() -> Case:
-    """The case of an ensemble of a user's own."""
+    """The case of a user-defined ensemble."""
     X, Y = data(3, seed=1)
     return Case(NoisyEnsemble(Forest(), 0.01), X, Y)
 
 
 def of_list() -> Case:
-    """The case of a list of models with inputs of their own."""
+    """The case of a list of models with different training inputs."""
     (X, Y), (Z, W), (new, values) = data(), data(15, seed=4), data(3, seed=1)
     return Case(ModelListGP(SingleTaskGP(X, Y), SingleTaskGP(Z, W)), new, values.expand(3, 2))
 
@@ -220,7 +220,7 @@ def of_sources() -> Case:
 
 
 def of_conditional_tasks() -> Case:
-    """The case of a model of two tasks with inputs that only count under a condition."""
+    """The case of a model of two tasks with conditional inputs."""
     (X, Y), (new, values) = data(), data(3, seed=1)
     task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
     model = HierarchicalConditionalKernelMultiTaskGP(
@@ -344,7 +344,7 @@ ENTRIES = (
     ),
 )
 
-#: Model classes without a row of their own, and why.
+#: Model classes without a row, and the reason.
 NO_ROW = {
     "Model": "the base class",
     "GPyTorchModel": "a base class",
@@ -373,13 +373,13 @@ def _as_model_list(case: Case) -> Case:
 
 
 def model_classes() -> set[str]:
-    """Names of all model classes of BoTorch and its community package that can be imported."""
+    """Names of all model classes of BoTorch and `botorch_community` that can be imported."""
     found = set()
     for package in (botorch.models, botorch_community.models):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             try:
                 content = vars(importlib.import_module(module.name))
-            except ModuleNotFoundError:  # of a library that BoTorch does not ask for
+            except ModuleNotFoundError:  # an optional dependency of BoTorch
                 continue
             found |= {
                 name

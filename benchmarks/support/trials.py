@@ -1,4 +1,4 @@
-"""What is tried with each model, and the verdict."""
+"""The operations that are tried with each model, and the verdict."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from botorch_calib import (
     calibration_report,
 )
 
-#: How errors begin that a model of BoTorch's has without us.
+#: The start of errors that BoTorch's model raises without this package.
 BOTORCHS = "BoTorch's own"
 
 
 class Verdict(NamedTuple):
-    """Whether an operation is supported; if not, the error says what to do."""
+    """Whether an operation is supported; if not, the error names the remedy."""
 
     supported: bool
     error: str = ""
 
 
 def verdict(entry: Entry, operation: Callable[[Case], None]) -> Verdict:
-    """The verdict on a model, made anew; errors that are not meant for users are raised."""
+    """The verdict on a new copy of a model; errors that are not meant for users are raised."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         case = entry.make()
@@ -53,24 +53,24 @@ def verdict(entry: Entry, operation: Callable[[Case], None]) -> Verdict:
 
 
 def wrap(case: Case) -> None:
-    """A calibrated model around it predicts."""
+    """Predict with a calibrated model around it."""
     _check_finite(_wrapped(case).posterior(case.X))
 
 
 def replay(case: Case) -> None:
-    """Its training data teach the calibrator."""
+    """Calibrate from its training data."""
     _check_finite(_replayed(case).posterior(case.X))
 
 
 def observe(case: Case) -> None:
-    """New observations teach the calibrator."""
+    """Calibrate from new observations."""
     model = _wrapped(case)
     model.observe(case.X, case.Y, condition=False)
     _check_finite(model.posterior(case.X))
 
 
 def condition(case: Case) -> None:
-    """The model takes new observations in without a refit."""
+    """Condition the model on new observations without a refit."""
     model = _wrapped(case)
     before = model.posterior(case.X).mean
     model.observe(case.X, case.Y)
@@ -78,13 +78,13 @@ def condition(case: Case) -> None:
 
 
 def fantasize(case: Case) -> None:
-    """It is conditioned on draws of its own, as for pending points and look-ahead."""
+    """Condition the model on its own draws, as for pending points and look-ahead."""
     sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
     _check_finite(_wrapped(case).fantasize(case.X[:1], sampler).posterior(case.X))
 
 
 def sample(case: Case) -> None:
-    """Joint samples, and BoTorch's Monte Carlo acquisition functions."""
+    """Draw joint samples, and evaluate BoTorch's Monte Carlo acquisition functions."""
     model = _wrapped(case)
     assert model.posterior(case.X).rsample(torch.Size([4])).isfinite().all()
     objective: Any = LinearMCObjective(torch.ones(case.Y.shape[-1], dtype=torch.double))
@@ -94,26 +94,26 @@ def sample(case: Case) -> None:
 
 
 def improvement(case: Case) -> None:
-    """Closed-form expected improvement of each outcome."""
+    """Evaluate closed-form expected improvement of each outcome."""
     for model in _outcomes(_wrapped(case)):
         _check_value(LogCalibratedExpectedImprovement(model, case.Y.min()), case)
 
 
 def constraint(case: Case) -> None:
-    """A chance constraint on an outcome."""
+    """Use a chance constraint on an outcome."""
     for model in _outcomes(_wrapped(case, denoise=False)):
         limited = ChanceConstraint(model, upper=float(case.Y.max()))
         assert limited.margin(case.X.unsqueeze(-2)).isfinite().all()
 
 
 def report(case: Case) -> None:
-    """A calibration report on new observations."""
+    """Make a calibration report on new observations."""
     for i, model in enumerate(_outcomes(_wrapped(case))):
         str(calibration_report(model, case.X, case.Y[:, i : i + 1]))
 
 
 def save_and_load(case: Case) -> None:
-    """A state dictionary carries what was learned to another model of the same data."""
+    """Load the state dictionary into another model of the same data."""
     model, other = _wrapped(case), _wrapped(case)
     try:
         case.model.load_state_dict(case.model.state_dict())
@@ -127,7 +127,7 @@ def save_and_load(case: Case) -> None:
 
 
 def pickled(case: Case) -> None:
-    """It is pickled, wherever BoTorch's model can be."""
+    """Pickle the calibrated model, if BoTorch's model can be pickled."""
     try:
         pickle.dumps(case.model)
     except (AttributeError, pickle.PicklingError) as error:
@@ -138,7 +138,7 @@ def pickled(case: Case) -> None:
     torch.testing.assert_close(other.posterior(case.X).mean, expected)
 
 
-#: Operations by the heading of their columns.
+#: Operations, by the headings of their columns.
 OPERATIONS: dict[str, Callable[[Case], None]] = {
     "wrap": wrap,
     "replay": replay,
@@ -158,7 +158,7 @@ OPERATIONS: dict[str, Callable[[Case], None]] = {
 
 
 def _wrapped(case: Case, **options: Any) -> Any:
-    """The model with calibrators that have learned nothing."""
+    """The model with new calibrators."""
     options = {"denoise": case.denoise} | options
 
     def calibrated(model: Any) -> CalibratedModel:

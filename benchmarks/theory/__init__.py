@@ -1,12 +1,12 @@
-"""Quantities of the papers' theorems, which studies check and no search needs.
+"""Quantities from the papers' theorems, which only studies need.
 
 ========================= ==========================================================================
 file                      content
 ========================= ==========================================================================
-``stated_gains``          whether outcomes gain more than was stated, by OCBO's Theorem 1
+``stated_gains``          whether gains exceed the stated gains, by OCBO's Theorem 1
 ``confidence_multiplier`` the factor of the variance for which a confidence bound is proven
-``wasserstein_radius``    the radius that goes with it, and the covering number in it
-``information_gain``      how much queries can tell at most, by which bounds of regret grow
+``wasserstein_radius``    the radius for which a robust bound is proven, and its covering number
+``information_gain``      the maximal information gain, which bounds of regret depend on
 ``delayed_regret``        bounds of regret under delays
 ``robust_regret``         bounds of regret under shifts of the contexts
 ========================= ==========================================================================

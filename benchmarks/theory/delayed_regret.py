@@ -1,6 +1,6 @@
 r"""Bounds of the regret under stochastic delays [Verma2022]_, with all constants.
 
-The model reads 0 in place of a value that has not arrived. It keeps the 0 if the delay exceeds
+The model uses 0 instead of a value that has not arrived. It keeps the 0 if the delay exceeds
 ``m`` rounds, which has the probability ``1 - rho``. The theorems assume
 
 * a known kernel of at most 1, a finite domain, and an objective whose norm is at most ``B_f``,
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Least probability with which a sample exceeds the objective [Verma2022, lemma 3].
+# Lower bound of the probability that a sample exceeds the objective [Verma2022, lemma 3].
 EXCEEDED = 1.0 / (4.0 * math.e * math.sqrt(math.pi))
 
 
@@ -58,8 +58,8 @@ class DelayedRegret:
 
         Args:
             gain: ``gamma_{t-1}``.
-            deviations: ``sigma_{t-1}`` at the last ``m`` queries, or at all where there are fewer.
-            delta: In place of that of the problem.
+            deviations: ``sigma_{t-1}`` at the last ``m`` queries, or at all if there are fewer.
+            delta: Failure probability (default: the problem's).
         """
         return self.outcome_bound * float(deviations.sum()) + self.root(gain, delta)
 

@@ -1,10 +1,10 @@
-"""The information gain of a kernel on a finite domain, by which the bounds of regret grow."""
+"""The information gain of a kernel on a finite domain, which bounds of regret depend on."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# What greedily chosen queries gain is at least this share of the most that can be gained.
+# The gain of greedily chosen queries is at least this share of the maximal gain.
 GREEDY = 1.0 - 1.0 / np.e
 
 
@@ -12,8 +12,8 @@ def maximal_gains(K: np.ndarray, num_queries: int, noise: float) -> np.ndarray:
     """Upper bounds of the maximal information gain after each number of queries.
 
     The gain of queries with the covariance matrix ``K_t`` is ``log det(I + K_t / noise) / 2``. It
-    is submodular, so that the gain of a greedy choice, which takes the point of largest variance
-    each time, is at least 1 - 1/e times the largest one [Srinivas et al. 2010, section 2].
+    is submodular. Therefore the gain of greedy queries, each at the point of largest variance, is
+    at least 1 - 1/e times the maximal gain [Srinivas et al. 2010, section 2].
 
     Args:
         K: Prior covariance of the points of the domain, ``n x n``. A point may be queried again.

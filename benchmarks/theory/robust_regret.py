@@ -1,13 +1,13 @@
 r"""Bounds of the regret under shifts of the contexts [Micheli2025wdrbo]_, with all constants.
 
 The theorems assume a known kernel of at most 1 whose feature map is ``L``-Lipschitz (assumption 1;
-``L`` is the inverse of the least lengthscale for a squared exponential kernel), sub-Gaussian noise,
-and a true distribution within the radius of the center. Three remarks on the printed formulas:
+for a squared exponential kernel, ``L`` is the inverse of the smallest lengthscale), sub-Gaussian
+noise, and a true distribution within the radius of the center. Remarks on the printed formulas:
 
 * ``sigma_t`` has the factor ``1 / sqrt(lambda)`` (eq. 5), which ``deviations`` include. The sums
   over rounds need ``sigma_t <= 1`` (step i of eq. 59), and so ``lambda >= 1``; but lemma 23, the
   covering number in corollary 10, needs ``lambda < 1``. Step ii alone needs ``lambda >= 0.4``.
-* Lemma 7 is proven for one round. That theorems 8 and 9 are for all rounds at once is not proven:
+* Lemma 7 is proven for one round. Theorems 8 and 9 are therefore not proven for all rounds at once:
   the radius would need a smaller ``delta`` in each round, such as ``6 delta / (pi t)^2``.
 * In eq. 15 the number of rounds belongs before the whole bracket, as in eqs. 18 and 60.
 
@@ -42,8 +42,8 @@ def instantaneous(
 ) -> float:
     """Bound of a round's expected regret (Theorem 4), with probability ``1 - delta``.
 
-    Theorem 8, with contexts that are learned from, is the same plus ``2 rho_t``, with probability
-    ``1 - 2 delta``.
+    Theorem 8, for an empirical center, has the additional term ``2 rho_t`` and holds with
+    probability ``1 - 2 delta``.
 
     Args:
         beta: ``beta_t``, which multiplies the standard deviation.
@@ -60,15 +60,15 @@ def cumulative(
 ) -> float:
     """Bound of the expected regret of all rounds (Theorem 5), with probability ``1 - 2 delta``.
 
-    Theorem 9 is the same plus twice the sum of ``rho_t``, with probability ``1 - 3 delta``. With
-    ``2 L B-bar_T`` for all slopes it is what corollary 6 states the order of.
+    Theorem 9 adds twice the sum of ``rho_t`` and holds with probability ``1 - 3 delta``. With
+    ``2 L B-bar_T`` for all slopes, it is the bound whose order corollary 6 states.
 
     Args:
         beta: ``beta_T``.
         gamma: ``gamma_T``.
         radii: ``epsilon_t``, ``T``.
         slopes: ``L^UCB_t`` at the best decision of each round, ``T`` or one for all.
-        delta: See above.
+        delta: Failure probability.
     """
     first = 4.0 * beta * math.sqrt(len(radii) * (gamma + 4.0 * math.log(6.0 / delta)))
     return first + 2.0 * float((radii * slopes).sum())

@@ -1,4 +1,4 @@
-r"""`stated_gains`: whether outcomes gain more than acquisition functions have stated."""
+r"""`stated_gains`: whether gains exceed the gains that acquisition functions have stated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _STAKES = (0.1, 0.25, 0.5, 0.75)
 
 
 class StatedGains(NamedTuple):
-    """What `stated_gains` returns.
+    """The result of `stated_gains`.
 
     Attributes:
         ratios: Multiples of the stated gain.
         shares: Share of the rounds in which the gain reached each multiple.
-        allowed: Share that is expected at most, ``1 / ratio``.
-        evidence: Against the stated gains: it is 1 / delta or more with probability delta at most
-            if they are no smaller than the gains that are to be expected.
+        allowed: Largest expected share, ``1 / ratio``.
+        evidence: Evidence against the stated gains. If they are at least the expected gains, it
+            reaches 1 / delta with probability delta at most.
     """
 
     ratios: tuple[float, ...]
@@ -34,20 +34,20 @@ class StatedGains(NamedTuple):
 def stated_gains(
     stated: Tensor, gains: Tensor, ratios: Sequence[float] = (1.0, 2.0, 5.0, 10.0)
 ) -> StatedGains:
-    r"""Compare the gains of outcomes with those that were stated, such as expected improvement.
+    r"""Compare the gains of outcomes with stated gains, such as expected improvement.
 
-    OCBO's Theorem 1: where probabilities are calibrated, a gain ``g >= 0`` (``max(y - best_f, 0)``)
+    OCBO's Theorem 1: if probabilities are calibrated, a gain ``g >= 0`` (``max(y - best_f, 0)``)
     reaches ``r`` times its stated mean ``s`` in at most a share ``1 / r`` of the rounds, up to the
     calibration error. *Proof* for right predictions: given the past, ``P(g >= r s) <= E[g] / (r s)
-    = 1 / r`` (Markov's inequality). The evidence is the greatest value so far of the mean over
-    stakes ``a`` of ``prod (1 + a (g / s - 1))``, a nonnegative supermartingale that starts at 1
-    where ``E[g] <= s``, and so it reaches ``1 / delta`` ever with probability ``delta`` at most
-    (Ville's inequality). Gains that are smaller than stated go unnoticed.
+    = 1 / r`` (Markov's inequality). The evidence is the largest value so far of the mean over
+    stakes ``a`` of ``prod (1 + a (g / s - 1))``. If ``E[g] <= s``, this is a nonnegative
+    supermartingale that starts at 1, so it ever reaches ``1 / delta`` with probability ``delta`` at
+    most (Ville's inequality). Gains that are smaller than stated are not detected.
 
     Args:
-        stated: Stated mean gains ``n``, positive, each from before its outcome.
-        gains: Gains ``n`` of the outcomes, at least 0, with their noise if ``stated`` is of the
-            observation.
+        stated: Stated mean gains ``n``, positive, each stated before its outcome.
+        gains: Gains ``n`` of the outcomes, at least 0. They include noise if ``stated`` is about
+            observations.
         ratios: Multiples of the stated gain to count, positive.
 
     Example:

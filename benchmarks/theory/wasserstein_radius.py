@@ -16,11 +16,11 @@ def wasserstein_radius(
 ) -> float:
     r"""Radius for which a robust bound holds with high probability [Micheli2025wdrbo, eq. 16].
 
-    ``sqrt(2 D_C^2 (log(1/delta) + d_x log(1 + 2 t D_X) + log N) / t)``: with probability at least
-    ``1 - 2 delta`` the expectation of the upper confidence bound over the true contexts differs
-    from that over ``t`` samples by at most the radius times the bound's Lipschitz constant plus
-    ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It exceeds the diameter of the
-    contexts for thousands of rounds: in practice, use `RadiusSchedule`.
+    The radius is ``sqrt(2 D_C^2 (log(1/delta) + d_x log(1 + 2 t D_X) + log N) / t)``. With
+    probability at least ``1 - 2 delta``, and for all decisions at once, the expectations of the
+    upper confidence bound over true contexts and over ``t`` samples differ by at most the radius
+    times the bound's Lipschitz constant plus ``(1 + 2 L B_t) / t`` (lemma 7). The radius exceeds
+    the diameter of the contexts for thousands of rounds: in practice, use `RadiusSchedule`.
 
     Args:
         t: Number of context samples.
@@ -29,7 +29,7 @@ def wasserstein_radius(
         decision_diameter: ``D_X``.
         decision_dim: ``d_x``.
         log_covering_number: ``log N(1/t, U)``, logarithm of the number of balls of radius ``1/t``
-            in the supremum norm that cover the set ``U`` of confidence bounds that can arise.
+            in the supremum norm that cover the set ``U`` of possible confidence bounds.
 
     Example:
         >>> number = log_covering_number(t=25, norm_bound=4.0, dim=2)
@@ -43,18 +43,18 @@ def wasserstein_radius(
 def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1.0) -> float:
     r"""Bound of ``log N(1/t, U(B, B, lambda))`` for a squared exponential kernel of at most 1.
 
-    ``kappa (1 + log(B t))^(1 + d) + kappa (1 + log(B t))^(1 + 2 d)``, after
+    The bound is ``kappa (1 + log(B t))^(1 + d) + kappa (1 + log(B t))^(1 + 2 d)``, after
     [Micheli2025wdrbo, lemma 23 and corollary 24], who adapt Yang et al. (2020, lemma D.1). The
-    first term counts posterior means and the second standard deviations times up to ``B``. As
-    printed, the second has ``log t``; but to cover the multiples to ``1/t``, standard deviations
+    first term counts posterior means, the second standard deviations times up to ``B``. The paper
+    prints ``log t`` in the second term; but to cover the multiples to ``1/t``, standard deviations
     must be covered to ``1/(B t)``.
 
     Args:
         t: Number of context samples; the precision of the cover is ``1/t``.
-        norm_bound: ``B``, bound of the norm of the posterior mean and of what multiplies the
+        norm_bound: ``B``, bound of the norm of the posterior mean and of the multiplier of the
             standard deviation (lemma 3): the root of `confidence_multiplier`. At least ``1/t``.
         dim: ``d = d_x + d_c``.
-        constant: ``kappa``, which the paper leaves open; it may depend on the regularisation
+        constant: ``kappa``, which the paper does not state. It may depend on the regularisation
             ``lambda``, which is less than 1.
     """
     order = 1 + math.log(norm_bound * t)

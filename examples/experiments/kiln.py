@@ -23,7 +23,7 @@ def hardness(x: np.ndarray) -> float:
     time.sleep(1.0 + x[1])
     if FAULT.exists() and len(LOG.read_text().splitlines()) > 10:
         FAULT.unlink(missing_ok=True)
-        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does that runs out of memory
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
     time.sleep(1.0 + x[1])
     note("end", x)
     return float(np.exp(-8 * (x[0] - 0.6) ** 2 - 4 * (x[1] - 0.4) ** 2))

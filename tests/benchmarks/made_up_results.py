@@ -1,4 +1,4 @@
-"""Results of which tests know or compare a part."""
+"""Artificial results for tests."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ ByProblem = dict[str, dict[str, list[Result]]]
 
 
 def result_with(problem: str, method: str, seed: int, **fields: Any) -> Result:
-    """A result of which these fields are known; all others are empty."""
+    """A result with these fields; all others are empty."""
     empty: dict[str, Any] = {
         "num_initial": 0,
         "X": [],
@@ -28,5 +28,5 @@ def result_with(problem: str, method: str, seed: int, **fields: Any) -> Result:
 
 
 def without_times(result: Result) -> Result:
-    """The result but for its wall times, which differ from run to run."""
+    """The result without its wall times, which differ between runs."""
     return replace(result, fit_seconds=[], acquisition_seconds=[])

@@ -1,4 +1,4 @@
-"""Reports correct for the comparisons that their protocols declare, whatever has been run."""
+"""Reports correct for all declared comparisons, even if they have not been run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks.framework import comparisons
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.suites import SUITES
 
-# By suite: the comparisons of the primary family, and of the secondary one if there is one.
+# Numbers of comparisons in the primary and, if there is one, in the secondary family, by suite.
 DECLARED = {
-    # Six kinds of model, each with itself.
+    # Six kinds of model, each with and without calibration.
     "any_model": (6,),
     # Four cases; two other methods in each.
     "bbob_constrained": (4, 8),
@@ -27,23 +27,23 @@ DECLARED = {
     "decisions_random": (2, 8),
     # Three cases; five other methods in each.
     "decisions_small_sets": (3, 15),
-    # Six with what ignores delays, and seven with `qlogei_pending`.
+    # Six with the method that ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),
     # Five cases; two other methods in each.
     "misspecified": (5, 10),
-    # Six problems, each with the other method as well.
+    # Six problems; one other method in each.
     "ocbo_loo_ackley": (6,),
-    # Five cases, each with the other method as well.
+    # Five cases; one other method in each.
     "ocbo_loo_misspecified": (5,),
-    # Two groups, each with the other method as well.
+    # Two groups; one other method in each.
     "ocbo_loo_synthetic": (2,),
     "ocbo_loo_tasks": (2,),
     # Eleven rows; three other methods in each.
     "ocbo_table_4": (11, 33),
-    # Four rivals at each of three levels, on two networks.
+    # Four comparisons at each of three levels, on two networks.
     "radio_levels": (24,),
-    # Five rivals with each of four numbers of draws; four other methods in each.
+    # Five comparisons for each of four numbers of draws; four other methods in each.
     "radio_published": (20, 16),
     # Three problems; seven other methods in each.
     "real_limits": (3, 21),

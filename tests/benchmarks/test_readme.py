@@ -1,4 +1,4 @@
-"""The table "when it helps" of the README says what the committed tables say."""
+"""The table "when it helps" of the README agrees with the committed tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SITUATIONS = (ROOT / "README.md").read_text(encoding="utf-8").partition("## When
 
 
 def rows(suite: str, *begin: str) -> list[list[str]]:
-    """The cells of the rows of a table that begin with these; "" stands for any."""
+    """The cells of a table's rows that begin with these cells; "" matches any cell."""
     text = (TABLES_DIR / f"{suite}.md").read_text(encoding="utf-8")
     lines = [re.split(r" *\| *", line.strip("| ")) for line in text.splitlines() if "|" in line]
     return [line for line in lines if all(a in ("", b) for a, b in zip(begin, line, strict=False))]
@@ -37,7 +37,7 @@ def test_errors_and_losses_of_other_models() -> None:
     primary = [row for row in rows("any_model", "primary") if row[1] != "given"]
     falls = [percent(1 - numbers(row[5])[0] / numbers(row[4])[0]) for row in primary]
     assert f"falls by {min(falls)} to {max(falls)} %" in SITUATIONS
-    # The first table of these rows has both, over all problems.
+    # The first table with these rows has errors and losses over all problems.
     over_problems = reversed(rows("any_model", "", "recalibrated"))
     losses = {row[0]: numbers(row[5])[0] for row in over_problems}
     processes = sorted(losses[name] for name in ("default", "log", "saas"))
@@ -60,7 +60,7 @@ def test_violations_of_limits() -> None:
 def test_regret_under_understated_noise() -> None:
     gains = [-numbers(row[5])[0] for row in rows("understated_noise", "primary")]
     assert f"{min(gains):.0f} to {max(gains):.0f} %" in SITUATIONS
-    # Mostly from one function: without it half of the gain is gone, or nearly all.
+    # Most of the gain comes from one function: without it, at least half of the gain is gone.
     everywhere, without = (
         [numbers(cell)[0] for cell in rows("understated_noise", name)[0][4:]]
         for name in ("all", "all but hartmann6")

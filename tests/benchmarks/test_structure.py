@@ -1,4 +1,4 @@
-"""The rooms: few files outside of them, and a framework that knows none of them; and the README."""
+"""The benchmarks' folders: shared code does not depend on suites, and the README is current."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from tests.documentation import IN_CHECKOUT, run_blocks
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
-# What several rooms use.
+# Folders that several folders of suites use.
 SHARED = ("baselines", "framework", "problems", "theory")
 
 
 def imported_rooms(path: Path) -> set[str]:
-    """The parts of `benchmarks` that a file imports from, anywhere in its text."""
+    """The folders of `benchmarks` from which a file imports, anywhere in its text."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -44,6 +44,6 @@ def test_the_readme_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> N
         r"`((?:framework|protocols|studies|perf|demo)/[\w.]*)`", readme.read_text()
     ):
         assert (ROOT / path).exists(), path
-    if IN_CHECKOUT:  # archives are left out of the source distribution
+    if IN_CHECKOUT:  # the source distribution lacks archives
         run_blocks(readme)
         assert capsys.readouterr().out.count("\n") == 15

@@ -1,4 +1,4 @@
-"""Committed tables are what their committed archives say, to the letter."""
+"""Committed tables agree exactly with their committed archives."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from benchmarks.suites import SUITES
 from tests.documentation import DOCS, IN_CHECKOUT
 from tests.long_grids import mostly_slow
 
-# Archives without a table are of suites that are still being run.
+# Archives without a table belong to suites that are not complete.
 OF_SUITES = [path for path in sorted(TABLES_DIR.glob("*.md")) if path.stem in SUITES]
 
 
 def is_present(table: Path) -> bool:
-    """Whether a table is of what its suite runs now, and so of the archive."""
+    """Whether a table has the present configuration of its suite, like the archive."""
     stated = re.search(r"configuration `(\w+)`", table.read_text(encoding="utf-8"))
     return stated is None or stated[1] == configuration_hash(SUITES[table.stem])
 
@@ -33,7 +33,7 @@ TABLES = [
     if is_present(path) and (ARCHIVES_DIR / f"{path.stem}{ARCHIVE_SUFFIX}").exists()
 ]
 
-# One of calibration, of delays and of robustness, with small archives.
+# A suite on calibration, on delays and on robustness, with small archives.
 QUICK = {"delay_workers", "misspecified", "robust_shift"}
 
 
@@ -66,10 +66,10 @@ def test_a_table_of_an_earlier_configuration_names_the_commit_that_gives_it() ->
 def test_a_table_is_what_its_archive_says(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Figures are made, but not drawn, which takes most of the time.
+    # Figures are made but not drawn, since drawing takes most of the time.
     monkeypatch.setattr(plots, "save", lambda *args: None)
     text = table.read_text(encoding="utf-8")
-    # The options are part of the command that the table itself states.
+    # The table states the command with its options.
     command = re.search(r"then `python -m benchmarks (report [^`]+)`", text)
     assert command is not None
     folders = [f"--{kind}={tmp_path / kind}" for kind in ("results", "tables", "figures")]

@@ -21,8 +21,8 @@ from tests.contracts._common import DTYPES, check_gradient, leaves_of
 class PosteriorContract:
     """A posterior with closed-form marginals and reparametrised samples.
 
-    The hook ``make_posterior`` builds it from inputs that require gradient. The points of a
-    posterior of ``q`` points are to be the first ``q`` of one sequence, whatever ``q``.
+    The hook ``make_posterior`` builds it from inputs that require gradient. For all ``q``, the
+    points of a posterior of ``q`` points have to be the first ``q`` points of the same sequence.
 
     Example:
         >>> class TestMyPosterior(PosteriorContract):

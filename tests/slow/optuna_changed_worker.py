@@ -1,4 +1,4 @@
-"""A worker on a study of mixed parameters under a limit, in a file that outlives it.
+"""A worker on a study of mixed parameters under a limit, in a file that remains after its end.
 
 ``python -m tests.slow.optuna_changed_worker FILE SEED NUM_TRIALS HIGH`` runs until the study has
 NUM_TRIALS trials; the range of ``x`` ends at ``HIGH``.
@@ -32,7 +32,7 @@ def sampler(seed: int) -> ChanceConstrainedSampler:
 
 
 def run(trial: optuna.Trial, seed: int, high: float) -> float:
-    """Larger values are better, but the limit excludes them, apart from noise."""
+    """Larger values are better, but the limit excludes them, up to noise."""
     x = trial.suggest_float("x", 0.0, high)
     n = trial.suggest_int("n", 1, 4)
     kind = trial.suggest_categorical("kind", ["u", "v"])

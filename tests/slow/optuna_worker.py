@@ -29,7 +29,7 @@ def understated(X: Tensor, Y: Tensor) -> SingleTaskGP:
 
 
 def objective(trial: optuna.Trial) -> float:
-    """The sum of the inputs, whose limit is 1, apart from noise, after some time."""
+    """The sum of the inputs, whose limit is 1 up to noise, after some time."""
     total = trial.suggest_float("x", 0.0, 1.0) + trial.suggest_float("y", 0.0, 1.0)
     generator = torch.Generator().manual_seed(trial.number)
     noise, seconds = torch.randn(1, generator=generator).item(), 0.1 * (trial.number % 4)

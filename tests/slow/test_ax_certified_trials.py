@@ -28,10 +28,9 @@ __all__ = ["quiet"]  # a fixture
 ROOT = Path(__file__).parents[2]
 LIMIT, NUM = 1.0, 84
 
-# Mixed parameters and two or three workers. In the database the noise that is stated is a third of
-# what there is. It goes on from what is stored, with nothing imported
-# but what the guide says. The first process is killed while a trial is evaluated, and the second
-# one begins by changing a range.
+# Mixed parameters and two or three workers. With the database, the stated noise is a third of the
+# true noise. The script continues from stored trials and imports only the modules that the guide
+# names. The first process is killed during an evaluation; the second one first changes a range.
 SCRIPT = """
     import logging, math, os, signal, sys, warnings
     warnings.simplefilter("ignore")
@@ -148,7 +147,7 @@ def counted(client: Client) -> tuple[int, int, int]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy's warning about Ax's tables
-@pytest.mark.filterwarnings("ignore:`sort_values` is not specified")  # nor stored, by Ax
+@pytest.mark.filterwarnings("ignore:`sort_values` is not specified")  # also Ax's
 @pytest.mark.timeout(3600)
 def test_sixty_trials(tmp_path: Path) -> None:
     violated = observed = 0

@@ -31,7 +31,7 @@ NAMES = ["t", "p", "solvent"]
 
 
 def measured(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """Settings are met up to their tolerance; the pressure rises with both, as does the yield."""
+    """Settings are exact up to a tolerance; pressure and yield rise with both settings."""
     rows = rows.assign(t=rows["t"] + rng.uniform(-0.4, 0.4, len(rows)))
     pressure = pressure_of(rows) + 0.05 * rng.standard_normal(len(rows))
     gain = rows["t"] / 60 + 0.5 * rows["p"] + 0.2 * (rows["solvent"] == "ethanol")
@@ -39,7 +39,7 @@ def measured(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def pressure_of(rows: pd.DataFrame) -> pd.Series:
-    """The pressure without its noise."""
+    """The pressure without noise."""
     more = rows["solvent"].map({"water": 0.0, "ethanol": 0.25, "acetone": 0.6})
     return rows["t"] / 40 + rows["p"] ** 2 + more
 
@@ -78,9 +78,9 @@ def run(path: Path, seed: int, killed_at: int = -1) -> None:
         rng = np.random.default_rng([seed, number])
         told = {"pending_experiments": running[NAMES]} if len(running) else {}
         if rng.random() < 0.25:
-            campaign.recommend(1 + int(rng.integers(3)), **told)  # a look
+            campaign.recommend(1 + int(rng.integers(3)), **told)  # recommendations that are not run
         rows = campaign.recommend(1, **told)
-        path.write_text(campaign.to_json())  # before it runs
+        path.write_text(campaign.to_json())  # before the trial runs
         result = measured(rows, rng)
         decision = recommender_of(campaign).decisions[-1]
         entry = result.assign(certified=decision["certified"])

@@ -20,7 +20,7 @@ BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
 @pytest.mark.parametrize("kind", ["independent", "violations come together", "as late as may be"])
 def test_points_that_are_not_safe_are_hardly_ever_confirmed(kind: str) -> None:
-    """Each measurement violates with probability 0.1 or more given the past: just not safe.
+    """Each measurement violates with a conditional probability of at least 0.1: barely unsafe.
 
     The test is read after each of 200 measurements, and stopped when it confirms the point.
     """
@@ -32,7 +32,7 @@ def test_points_that_are_not_safe_are_hardly_ever_confirmed(kind: str) -> None:
             if kind == "violations come together" and last:
                 p = 0.9
             elif kind == "as late as may be":
-                # The nearer it is to a confirmation, the likelier a violation becomes.
+                # The closer the test is to a confirmation, the more probable a violation becomes.
                 p = 0.1 if test.wealth < 10.0 else 0.5
             last = rng.random() < p
             if test.observe(last):
@@ -42,7 +42,7 @@ def test_points_that_are_not_safe_are_hardly_ever_confirmed(kind: str) -> None:
 
 
 def test_safe_points_are_confirmed() -> None:
-    """Soon, with a probability of 2 % instead of the allowed 10 %."""
+    """They are confirmed soon if their probability of a violation is 2 % and 10 % is allowed."""
     rng, needed = random.Random(1), []
     for _ in range(300):
         test = ConfirmationTest()
@@ -54,7 +54,7 @@ def test_safe_points_are_confirmed() -> None:
 
 @pytest.mark.parametrize("regions", [False, True])
 def test_right_predictions_hardly_ever_raise_an_alarm(regions: bool) -> None:
-    """Points are chosen adaptively, where the alarm has gained most so far, or least."""
+    """Points are chosen adaptively, where the alarm has gained most or least so far."""
     generator, raised = torch.Generator().manual_seed(0), 0
     for run in range(RUNS):
         alarm = CalibrationAlarm(0.05, BOUNDS if regions else None)
@@ -72,7 +72,7 @@ def test_right_predictions_hardly_ever_raise_an_alarm(regions: bool) -> None:
 
 
 def test_wrong_predictions_raise_it_soon() -> None:
-    """If stated deviations are half of the true ones, within 40 outcomes in nine of ten runs."""
+    """If stated deviations are half of the true ones: within 40 outcomes in 90 % of the runs."""
     generator, late = torch.Generator().manual_seed(1), 0
     for _ in range(200):
         alarm = CalibrationAlarm()

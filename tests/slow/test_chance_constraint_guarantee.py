@@ -13,7 +13,7 @@ from botorch_calib import ChanceConstraint
 
 pytestmark = [
     pytest.mark.slow,
-    # The scale of an outcome is known here. Ten values would give another scale.
+    # The scale of an outcome is known here; standardisation by ten values would change it.
     pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized"),
 ]
 
@@ -63,7 +63,7 @@ def violation_rates(noise_factor: float, seeds: int, level: float = 0.9) -> tupl
 def test_understated_noise_violates_more_often_than_stated_unless_learned() -> None:
     plain, ours = violation_rates(noise_factor=0.1, seeds=8)
     assert plain >= 0.15
-    # 800 rounds, 10 % stated: three standard deviations are 0.03; the issue is at most 0.12.
+    # 800 rounds at a stated 10 %: three standard deviations are 0.03; the target is at most 0.12.
     assert ours <= 0.12
 
 

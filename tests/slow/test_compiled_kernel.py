@@ -55,7 +55,7 @@ for function in functions:
 
 
 def test_values_and_gradients(tmp_path: Path) -> None:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # of `ninja`
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # with `ninja`
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env={

@@ -65,7 +65,7 @@ def test_kernel_weighted_error(strategy):
 
 
 def miscoverage_by_quarter(tracker: OnlineQuantileTracker, score, num: int, burn_in: int):
-    """Miss rates by quarter of [0, 1], where the model's spread is wrong differently."""
+    """Miss rates by quarter of [0, 1]; the model's spread is wrong by a factor for each quarter."""
     generator = torch.Generator().manual_seed(7)
     X = torch.rand(num, 1, dtype=torch.double, generator=generator)
     noise = torch.randn(num, dtype=torch.double, generator=generator)
@@ -73,7 +73,7 @@ def miscoverage_by_quarter(tracker: OnlineQuantileTracker, score, num: int, burn
     u = score.two_sided(z)
     parts = zip(X.split(500), u.split(500), strict=True)
     thresholds = torch.cat([tracker.update(X_part, u_part) for X_part, u_part in parts])
-    # At a positive threshold the score tells whether the interval misses.
+    # At a positive threshold the score determines whether the interval misses.
     hits = u.unsqueeze(-1) <= thresholds
     misses = (hits if score.two_sided_level(0.2) < 0.5 else ~hits).double().squeeze(-1)
     quarters = (4 * X.squeeze(-1)).long()
@@ -88,7 +88,7 @@ def test_local_coverage_on_heteroscedastic_data(score):
     local = OnlineQuantileTracker(**start, step_size=0.02, scale=0.5, lengthscale=0.2)
     rates = miscoverage_by_quarter(local, score, num, burn_in)
     assert rates == pytest.approx([alpha] * 4, abs=tolerance)
-    # Without localization only the average is right: the test can tell the difference.
+    # Without localization only the average is right, which shows that the test has power.
     rates = miscoverage_by_quarter(
         OnlineQuantileTracker(**start, step_size=0.02), score, num, burn_in
     )

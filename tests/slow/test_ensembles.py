@@ -34,7 +34,10 @@ def sequence(seed: int) -> EnsembleMapSaasSingleTaskGP:
 
 
 def test_coverage_of_sequences():
-    """Within the tracker's bound in each of 40, on average to 0.02; not without a calibrator."""
+    """Within the tracker's bound for each of 40 sequences, and to 0.02 on average.
+
+    Without a calibrator, coverage is wrong.
+    """
     plain, calibrated = [], []
     for seed in range(SEQUENCES):
         X, z, *_ = history(sequence(seed))

@@ -1,8 +1,7 @@
 """Writers of a ledger are killed, open it at the same time, and fork while they write.
 
-`tests.ledger.writers` checks after each round that every acknowledged call is in the file, with
-its query and value, and besides at most one call of each killed writer. Run
-with ``-s`` for the figures.
+`tests.ledger.writers` checks after each round that every acknowledged call is in the file with its
+query and value, and at most one more call of each killed writer. Run with ``-s`` for the figures.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ def test_killed_writers_lose_nothing(tmp_path: Path) -> None:
     (tally,) = run_writers(tmp_path, f"kill,{rounds},1").values()
     assert tally["rounds"] == rounds
     assert tally["acknowledged"] > rounds / 2
-    # Unfinished changes left a journal, and the next opening had to undo them.
+    # Unfinished changes leave a journal, from which the next opening undoes them.
     assert tally["interrupted"] > rounds / 10
-    assert tally["unacknowledged"] > 0  # killed between the change and the report of it
+    assert tally["unacknowledged"] > 0  # killed between a change and its report
 
 
 def test_changes_that_are_cut_short_are_undone(tmp_path: Path) -> None:

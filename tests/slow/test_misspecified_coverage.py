@@ -33,12 +33,12 @@ QUARTERS = ("[0, 1/4)", "[1/4, 1/2)", "[1/2, 3/4)", "[3/4, 1]")
 
 @dataclass(frozen=True)
 class Case:
-    """What the model believes, and the shape of the noise: unit variance on average."""
+    """The hyperparameters of the model, and noise with unit variance on average."""
 
     lengthscale: float = LENGTHSCALE
     noise_variance: float = NOISE_VARIANCE
     noise: str = "normal"
-    # Whether the model's own intervals must be wrong overall, and in some quarter.
+    # Whether the model's intervals have to be wrong overall, and in some quarter.
     off: tuple[bool, bool] = (True, True)
 
 
@@ -55,7 +55,7 @@ def draw_noise(kind: str, X: Tensor, generator: Generator) -> Tensor:
     noise = torch.randn(len(X), dtype=torch.double, generator=generator)
     if kind == "student":
         normals = torch.randn(len(X), 3, dtype=torch.double, generator=generator)
-        return noise / normals.square().sum(dim=-1).sqrt()  # of variance 1
+        return noise / normals.square().sum(dim=-1).sqrt()  # with variance 1
     if kind == "growing":
         # From 1 to 5 over the first input; the mean of the square is 31 / 3.
         return noise * (1 + 4 * X[:, 0]) / math.sqrt(31 / 3)
@@ -63,7 +63,7 @@ def draw_noise(kind: str, X: Tensor, generator: Generator) -> Tensor:
 
 
 def stream(case: Case, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs in their order, and the one-step-ahead residuals of the model."""
+    """Inputs in order, and the one-step-ahead residuals of the model."""
     generator = torch.Generator().manual_seed(seed)
     X = torch.rand(NUM, 2, dtype=torch.double, generator=generator)
     kernel = (-0.5 * (torch.cdist(X, X) / LENGTHSCALE).square()).exp()
@@ -82,13 +82,13 @@ def stream(case: Case, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def online_misses(calibrator: LocalizedConformal, X: Tensor, z: Tensor) -> Tensor:
-    stated = calibrator.update(X, z)  # as it stood before each observation
+    stated = calibrator.update(X, z)  # as before each observation
     return z.abs() > stated.finite_knots[:, 0, -1]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Miss rates over the last halves of all runs, and the number of points they rest on."""
+    """Miss rates over the second halves of all runs, and their numbers of points."""
 
     overall: float
     quarters: list[float]
@@ -134,15 +134,15 @@ def test_miscoverage(name):
         shown = "  ".join(f"{rate:.3f}" for rate in result.quarters)
         print(f"\n{name:20s} {kind:10s} {result.overall:.3f}   {shown}", end="")
 
-    # Overall all calibrators are right.
+    # All calibrators are right overall.
     for result in (online, localized, auto):
         assert result.overall == pytest.approx(ALPHA, abs=0.05)
-    # So are the localized ones in every quarter of the domain.
+    # Localized calibrators are right in every quarter of the domain.
     for result in (localized, auto):
         for rate, count in zip(result.quarters, result.counts, strict=True):
             assert rate == pytest.approx(ALPHA, abs=0.03 + 3 * standard_error(count))
 
-    # The model is off wherever it should be.
+    # The model is wrong where it should be.
     off_overall, off_somewhere = case.off
     error = abs(own.overall - ALPHA)
     if off_overall:
@@ -153,11 +153,11 @@ def test_miscoverage(name):
         assert worst > 0.03 + 3 * standard_error(min(own.counts))
         assert worst > max(abs(rate - ALPHA) for rate in localized.quarters)
     if case == CASES["well specified"]:
-        assert error <= 0.05  # nothing to repair, and nothing is broken above
+        assert error <= 0.05  # there is nothing to correct, and calibrators do no harm above
 
 
 def test_localization_is_what_repairs_the_quarters():
-    """Without it, growing noise makes the quarters as wrong as the model does."""
+    """Without localization, growing noise makes the quarters as wrong as for the model."""
     case = CASES["noise grows 5 x"]
     online, localized = figures(case, "online"), figures(case, "localized")
     tolerance = 0.03 + 3 * standard_error(min(online.counts))

@@ -1,7 +1,7 @@
 """`noise_diagnosis` of a kernel that was fitted with the questionable noise.
 
-The noise has standard deviation 0.3, and is given as that or as a tenth. The kernel can take up
-what is missing, by a short lengthscale. Run with ``-s`` for the table of the guide on diagnosis.
+The noise has standard deviation 0.3; the given value is 0.3 or a tenth of it. A short lengthscale
+can replace missing noise. Run with ``-s`` for the table of the guide on diagnosis.
 """
 
 import pytest
@@ -55,14 +55,14 @@ def test_noise_understated_tenfold_is_pointed_out(dim, num):
     found = torch.tensor([diagnosis.supported for diagnosis in given]).median()
     refitted = torch.tensor([diagnosis.stated for diagnosis in free]).median()
     print(f"\n| {dim} | {num} | {outside} of {SEEDS} | {found:.2f} | {refitted:.2f} |", end="")
-    # By the interval or, if it is wide, by the advice that says so.
+    # The interval or, if it is wide, the advice shows this.
     assert all(diagnosis.advice is not None for diagnosis in given)
     assert all(
         diagnosis.supported > diagnosis.stated for diagnosis in given if not diagnosis.agrees
     )
     if dim == 1:
         assert outside == SEEDS
-    # Fitted noise agrees with itself.
+    # Fitted noise is consistent.
     assert all(diagnosis.agrees for diagnosis in free)
 
 
@@ -73,5 +73,5 @@ def test_noise_stated_rightly_is_let_pass():
             X, Y = observations(dim, num, seed)
             alarms += fitted_noise(X, Y, NOISE).advice is not None
     print(f"\n{alarms} false alarms in {SEEDS * len(CASES)}", end="")
-    # At 5 % each, more have a probability of 3 %.
+    # With 5 % for each diagnosis, more than this have a probability of 3 %.
     assert alarms <= 6

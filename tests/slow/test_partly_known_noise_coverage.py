@@ -54,7 +54,7 @@ def test_coverage_when_half_of_the_errors_are_known() -> None:
             stated = models[0].posterior(X[n:], observation_noise=noise)
             z = (values - stated.mean.squeeze(-1)) / stated.variance.squeeze(-1).sqrt()
             inside[i, j] = (z.abs() < 1.2815515655446004).double().mean().detach()
-    # Four standard errors: data sets are independent, points of one are not.
+    # Four standard errors over data sets, since the points of a data set are dependent.
     error = (inside.mean(dim=0) - 0.8) / (inside.std(dim=0) / math.sqrt(num))
     assert error.abs().max() < 4.0
     logs = (learned / 0.04).log()

@@ -1,4 +1,4 @@
-"""Texts that users read are unchanged; ``make snapshots`` records them anew.
+"""Texts that users read are unchanged; ``make snapshots`` records them again.
 
 Their numbers come from models with set hyperparameters, and have few digits. The tables of
 supported models and of the benchmarks are compared in ``tests/benchmarks``.
@@ -50,7 +50,7 @@ def calibrated() -> CalibratedModel:
 
 
 def decided() -> ChanceConstraint:
-    """After two decisions, of which one is measured."""
+    """A constraint after two decisions, one of which is measured."""
     constraint = ChanceConstraint.from_history(make_gp(num=40), upper=1.0)
     constraint.decide(X[:2])
     constraint.observe(X[:1], Y[:1])
@@ -120,7 +120,7 @@ def errors() -> str:
 
 
 def message(act: Callable[[], Any]) -> str | None:
-    """The error that a slip raises, or the warning that it gives; None if there is neither."""
+    """The error or warning of a mistaken call; None if there is neither."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

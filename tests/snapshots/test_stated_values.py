@@ -1,6 +1,6 @@
 """The values that models state do not change when their code changes.
 
-``python -m tests.snapshots.test_stated_values`` records the values anew, in ``stated_values.json``.
+``python -m tests.snapshots.test_stated_values`` records the values again in ``stated_values.json``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FILE = Path(__file__).with_name("stated_values.json")
 
 
 def positive(*transforms: Any, **kind: Any) -> SingleTaskGP:
-    """A process of outcomes about 3 under a chain of transforms."""
+    """A process of outcomes near 3 with a chain of transforms."""
     X, Y, _ = make_data(16)
     chain = ChainedOutcomeTransform(**{str(i): each for i, each in enumerate(transforms)})
     gp = SingleTaskGP(X, 3.0 + 0.5 * Y, outcome_transform=chain, **kind)
@@ -97,7 +97,7 @@ def points(process: Any, num: int, seed: int) -> Tensor:
 
 
 def learned(kind: str, process: Any) -> Any:
-    """A calibrator that has seen 20 scores of a spread of 1.6."""
+    """A calibrator that has learned from 20 scores with a spread of 1.6."""
     calibrator, generator = CALIBRATORS[kind](), torch.Generator().manual_seed(3)
     X = process.transform_inputs(points(process, 20, 5))
     X = X.reshape(-1, *X.shape[-2:])[0] if X.dim() > 2 else X
@@ -106,7 +106,7 @@ def learned(kind: str, process: Any) -> Any:
 
 
 def stated(posterior: Any, best: float) -> Iterator[Tensor]:
-    """Answers of a posterior to all questions."""
+    """The values of all methods of a posterior."""
     for method in (posterior.cdf, posterior.density, posterior.probability_of_improvement):
         yield method(best)
     yield posterior.quantile(torch.tensor([0.02, 0.5, 0.9], **DOUBLE))
@@ -203,7 +203,7 @@ def test_values(name: str) -> None:
     recorded = json.loads(FILE.read_text())[name]
     values = values_of(name)
     assert values.keys() == recorded.keys()
-    # Rounding of processors, which inverses of covariance matrices multiply
+    # Rounding differs between processors, and inverses of covariance matrices amplify it
     tolerance = 2e-3 if name == "single precision" else 1e-7
     for subject, numbers in values.items():
         expected = torch.tensor(recorded[subject], **DOUBLE)

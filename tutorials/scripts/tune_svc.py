@@ -1,10 +1,10 @@
-"""Tune a support vector classifier in several processes. Killed, it goes on where it stopped.
+"""Tune a support vector classifier in several processes, and resume if the script was killed.
 
     python tutorials/scripts/tune_svc.py run.sqlite --evaluations 30
 
-Every evaluation is a cross-validation, which here takes between a tenth of a second and two, at
-random. Kill the script in any way and start it again: what was observed is in the file, and what
-was running is run again.
+Every evaluation is a cross-validation, which takes a random time between 0.1 and 2 s. If you kill
+the script and start it again, it continues with the values in the file, and repeats the evaluations
+that were running.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 
-# Only `main` imports BoTorch: worker processes import this file, and start faster without.
+# Only `main` imports BoTorch, since worker processes import this file and start faster without it.
 
 LOWER, UPPER = (-2.0, -6.0), (3.0, 0.0)  # log10 of C and of gamma
 NUM_WORKERS = 2

@@ -31,7 +31,7 @@ class TestWeightedConformal(CalibratorContract):
 
 
 def by_definition(X: Tensor, z: Tensor, x: Tensor, alpha: float) -> tuple[float, float, float]:
-    """The weighted quantile, the next larger residual, and the share of the way between them."""
+    """The weighted quantile, the next larger residual, and the interpolation weight."""
     pairs = sorted(zip(z.abs().tolist(), steep(X).tolist(), strict=True))
     needed = (1 - alpha) * (steep(X).sum() + steep(x)).item()
     below = 0.0
@@ -60,7 +60,7 @@ def test_the_weighted_quantile(num: int, alpha: float) -> None:
 
 
 def test_the_ratio_of_gaussian_distributions() -> None:
-    """The truth is quadratic, so what is left is sampling error, and it has a gradient."""
+    """The true log ratio is quadratic, so the only error is sampling error; it has a gradient."""
     past = MultivariateNormal(torch.zeros(2, **DOUBLE), torch.eye(2, **DOUBLE))
     factor = torch.tensor([[0.8, 0.0], [0.3, 0.7]], **DOUBLE)
     proposal = MultivariateNormal(torch.tensor([0.7, -0.4], **DOUBLE), scale_tril=factor)
@@ -68,9 +68,9 @@ def test_the_ratio_of_gaussian_distributions() -> None:
     ratio = ClassifierDensityRatio(past.sample((3000,)), proposal.sample((6000,)))
     X = past.sample((200,))
     truth = proposal.log_prob(X) - past.log_prob(X)
-    inside = truth.abs() < 4.0  # well within the range of ratios
+    inside = truth.abs() < 4.0  # well inside the clipped range
     error = (ratio(X).log() - truth).abs()[inside]
-    # Six coefficients of 3000 points: 0.1 in the middle, more by the squares farther out.
+    # Six coefficients from 3000 points: an error of 0.1 in the middle, and more farther out.
     assert inside.sum() > 150 and error.median() < 0.1 and error.max() < 0.6
     assert torch.autograd.gradcheck(ratio, X[:3].requires_grad_())
 
@@ -83,7 +83,7 @@ def test_next_queries_are_drawn_by_their_weights() -> None:
     with torch.no_grad():
         values = acquisition(points)
     p = (values / values.std(unbiased=False)).softmax(dim=0)
-    # Where they lie on average, within 4.5 standard errors.
+    # Their mean, within 4.5 standard errors.
     mean = p @ points.squeeze(1)
     error = (p @ (points.squeeze(1) - mean).square() / num).sqrt()
     assert ((drawn.mean(dim=0) - mean).abs() <= 4.5 * error).all()

@@ -1,4 +1,4 @@
-"""The ball in the maximum mean discrepancy: against convex programs, and its solver's promises."""
+"""The MMD ball compared with convex programs, and the accuracy of its solver."""
 
 import cvxpy as cp
 import numpy as np
@@ -16,7 +16,7 @@ from tests.robust.sets.test_ambiguity_sets import instance, spread
 
 Array = NDArray[np.float64]
 
-# Radius, lengthscale and jitter; the minimisers of the former keep few atoms, of the latter many.
+# Radius, lengthscale and jitter. Minimisers of the first case have few atoms, of the second many.
 SPARSE = [(0.5, 0.5, 1e-6), (0.1, 0.5, 1e-3), (0.02, 0.5, 1e-6)]
 DENSE = [(0.02, 0.1, 1e-1), (0.1, 0.1, 1e-2), (0.003, 0.3, 1e-6)]
 
@@ -28,7 +28,7 @@ def kernel_matrix(ball: MMDBall, points: Array) -> Array:
 
 
 def solve(ball: MMDBall, values: Array, centre: ContextDistribution) -> float:
-    """The smallest expectation of ``M`` values over the ball, by its definition."""
+    """The smallest expectation of ``M`` values over the ball, by a convex program."""
     points, w = centre.points.numpy(), centre.weights.numpy()
     p, low, size = cp.Variable(len(w), nonneg=True), values.min(), np.ptp(values) or 1.0
     root = np.linalg.cholesky(kernel_matrix(ball, points))
@@ -40,7 +40,7 @@ def solve(ball: MMDBall, values: Array, centre: ContextDistribution) -> float:
 
 
 def smooth_functions(rows: int) -> tuple[Tensor, ContextDistribution]:
-    """Functions from 0 to 1 on a grid of 49 contexts, of which 20 have weight."""
+    """Functions from 0 to 1 on a grid of 49 contexts, 20 of which have weight."""
     generator = torch.Generator().manual_seed(0)
     axis = torch.linspace(0, 1, 7, dtype=torch.double)
     points = torch.cartesian_prod(axis, axis)
@@ -59,7 +59,7 @@ def test_value_solves_the_program_and_weights_attain_it(seed: int) -> None:
     ball = MMDBall(radius, lengthscale=0.3)
     found, weights = ball.worst_case(values, centre), ball.worst_case_weights(values, centre)
     wanted = torch.tensor([solve(ball, row, centre) for row in values.numpy()], dtype=torch.double)
-    # The programs' own tolerances leave 1e-8 of the range.
+    # The tolerance of the convex programs is 1e-8 of the range.
     assert ((found - wanted).abs() <= 2e-7 * spread(values)).all()
     assert (weights >= 0).all()
     assert_close(weights.sum(-1), torch.ones(2, dtype=torch.double), rtol=0, atol=1e-13)
@@ -75,7 +75,7 @@ def test_minimisers_of_smooth_functions(radius: float, lengthscale: float, jitte
     ball = MMDBall(radius, lengthscale=lengthscale, jitter=jitter)
     wanted = [solve(ball, row, centre) for row in values.numpy()]
     np.testing.assert_allclose(ball.worst_case(values, centre), wanted, rtol=0, atol=1e-6)
-    # A minimiser is exact once its atoms are found: its certificate says so.
+    # A minimiser is exact once its atoms are found, as its certificate shows.
     root = ball._matrices(centre).root / radius
     best, dual = minimise_linear(values, centre.weights, root)
     assert (
@@ -92,7 +92,7 @@ def test_bounds_and_their_order() -> None:
             for method in ("exact", "minimax", "sensitivity")
         )
         assert (tangent <= exact + slack).all()
-        assert (2 * minimax - tangent >= exact - slack).all()  # the middle of two bounds
+        assert (2 * minimax - tangent >= exact - slack).all()  # `minimax` is the mean of two bounds
     assert_close(exact, values.amin(-1))
 
 

@@ -1,4 +1,4 @@
-"""Made-up runs for the reports of this room, and cells of the tables that these make."""
+"""Artificial runs for the reports on calibration, and cells of their tables."""
 
 from __future__ import annotations
 

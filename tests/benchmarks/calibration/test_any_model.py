@@ -1,4 +1,4 @@
-"""The kinds of model of suite `any_model`, what they state, and the report."""
+"""The models of suite `any_model`, their forecasts, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBLEM = misspecified.misspecified("six_hump_camel", "heteroscedastic")
 
 
 def data(n: int = 12) -> tuple[Tensor, Tensor]:
-    """Points of the problem's box, and a smooth function of them."""
+    """Points of the problem's box, and values of a smooth function."""
     bounds = PROBLEM.bounds_tensor()
     generator = torch.Generator().manual_seed(0)
     U = torch.rand(n, 2, generator=generator, dtype=torch.double)
@@ -32,7 +32,7 @@ def data(n: int = 12) -> tuple[Tensor, Tensor]:
 
 
 def short(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Problem:
-    """A run of seven evaluations, of which the last two are judged."""
+    """A run of seven evaluations, the last two of which are scored."""
     monkeypatch.setattr(any_model, "NUM_JUDGED", 2)
     return replace(problem, num_evaluations=7)
 
@@ -43,7 +43,7 @@ def short(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Problem:
 def test_a_plain_statement_is_the_prediction_of_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By hand, on logarithms."""
+    """The prediction is computed by hand from logarithms."""
     problem = short(PROBLEM, monkeypatch)
     strategy = any_model.ForecastStrategy(problem, 0, FORECASTERS["log"])
     X, Y = data(12)
@@ -61,11 +61,11 @@ def test_a_plain_statement_is_the_prediction_of_the_process(
     assert found["pit_plain"] == pytest.approx(float(torch.special.ndtr(z)), rel=1e-9)
 
 
-# ------------------------------------------------------------ what is reported
+# ------------------------------------------------------------ report
 
 
 def with_pits(pits: list[float]) -> Result:
-    """A run all of whose statements have these PITs."""
+    """A run in which all forecasts have these PITs."""
     extras: dict[str, Any] = {f"pit_{name}": pits for name in STATEMENTS}
     extras |= {
         f"{size}_{name}": [2.0] * len(pits) for size in ("width", "loss") for name in STATEMENTS

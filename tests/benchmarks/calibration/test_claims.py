@@ -1,4 +1,4 @@
-"""Statements of final models against other computations, and what runs are judged by."""
+"""Claims of final models against other computations, and the scores of runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_superiority_of_a_gaussian_process_is_a_normal_probability() -> None:
     expected = torch.special.ndtr((mean[best] - mean) / spread.sqrt())[others]
     with manual_seed(0):
         found = superiority(gp, X, best)[others]
-    # Four standard errors at the most, of a probability of a half.
+    # Four standard errors of a probability of one half, which has the largest error.
     assert (found - expected).abs().max() < 4 * 0.5 / claims.NUM_SAMPLES**0.5
 
 
@@ -80,7 +80,7 @@ def test_coverage_of_outcomes_is_that_of_many_draws() -> None:
 def test_a_run_records_its_statements(name: str) -> None:
     with without_expected_warnings():
         result = claims.replicate(PROBLEM, METHODS[name], 2000)
-        if name in ("robust", "localized"):  # a fit and a calibrator
+        if name in ("robust", "localized"):  # one with a fit, one with a calibrator
             assert claims.replicate(PROBLEM, METHODS[name], 2000).extras == result.extras
     num = PROBLEM.num_initial + PROBLEM.num_evaluations
     assert result.inference_by_mean is not None
@@ -100,7 +100,7 @@ def test_a_run_records_its_statements(name: str) -> None:
         for i, value in enumerate(result.f)
     ]
     assert result.extras["better"] == expected
-    # What is archived gives the same numbers.
+    # The archived data give the same numbers.
     entry = Entry.of(result, ARCHIVED).result()
     scores: list[Score] = [
         *(LogRegret(inference) for inference in ("mean", "evaluated")),
@@ -115,7 +115,7 @@ def test_claims_are_counted() -> None:
     made = run()
     assert [Claims(o)(made) for o in ("start", "incumbent", "visited")] == [1.0, 1.0, 2.0]
     assert [Claims(o, false=True)(made) for o in ("start", "incumbent", "visited")] == [0, 1, 1]
-    # The recommended point is no rival of its own.
+    # The recommended point is not compared with itself.
     itself = run(incumbent=2)
     assert Claims("incumbent")(itself) == Claims("incumbent", false=True)(itself) == 0.0
     assert math.isnan(Claims("visited", EXCESS)(made))

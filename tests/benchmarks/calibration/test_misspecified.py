@@ -18,7 +18,7 @@ def test_optima_by_dense_search(function) -> None:
     lower, upper = problem.bounds_tensor()
     best = X[f.argmax()]
     for radius in (0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5):
-        # Search a shrinking box about the best point so far: no gradients, no shared code.
+        # Search a shrinking box around the best point so far, without gradients or shared code.
         with manual_seed(0):
             near = best + radius * (upper - lower) * (2 * torch.rand(4096, len(best)).double() - 1)
         near = torch.cat([best.unsqueeze(0), near.clamp(lower, upper)])

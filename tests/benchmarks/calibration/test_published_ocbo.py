@@ -1,4 +1,4 @@
-"""OCBO's Algorithm 4 against a literal form of it, and one small run of each method."""
+"""OCBO's Algorithm 4 against a literal implementation, and one small run of each method."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def data(problem: Problem) -> tuple[Tensor, Tensor]:
 def literal_cdf(
     strategy: Algorithm4Strategy, X: Tensor, Y: Tensor, x: Tensor, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values ``y`` at ``x``, ``at`` deviations from the mean, and there ``R(F(y))``.
+    """Values ``y`` at ``x``, ``at`` standard deviations from the mean, and ``R(F(y))``.
 
-    By Algorithms 1 and 4: a loop over splits, and scikit-learn's regression. Probabilities are
-    those of ``-y``, which the paper minimises.
+    This follows Algorithms 1 and 4, with a loop over splits and scikit-learn's regression.
+    Probabilities are for ``-y``, which the paper minimises.
     """
     whole = strategy.update_gp(X, Y)
 
@@ -63,7 +63,7 @@ def literal_cdf(
         else:
             gp = with_data(whole, X[train], Y[train])
         mean, deviation = stated(gp, X[i : i + 1])
-        # Farther out, scikit-learn takes probabilities for 0 or 1, where the regression ends.
+        # Farther out, scikit-learn treats probabilities as 0 or 1, where the regression ends.
         z = np.clip((Y[i].item() - mean) / deviation, -7.0, 7.0)
         pits.append(norm.cdf(-z))
     shares = [np.mean(np.array(pits) <= p) for p in pits]
@@ -89,7 +89,7 @@ def test_a_literal_algorithm_4(splits: str, trained: bool) -> None:
         posterior: Any = strategy.fit(X, Y).posterior(x)
     found = torch.cat([posterior.cdf(torch.tensor([[value]]).double()) for value in y.tolist()])
     assert len(np.unique(expected.round(3))) > 10
-    # Knots stay 1e-6 apart, in units of the deviation.
+    # Knots are at least 1e-6 standard deviations apart.
     assert_close(found.detach().flatten().numpy(), expected, rtol=0.0, atol=1e-6)
 
 
@@ -133,7 +133,7 @@ def test_runs_of_table_4(row: str, name: str) -> None:
 
 
 def test_the_search_of_gpyopt() -> None:
-    """The plain process states the observation, and improves by a little on its best mean."""
+    """The plain process predicts the observation, and improves slightly on its best mean."""
     strategy: Any = METHODS["bo"].build(TABLE_4["linear"], 0)
     X, Y = data(strategy.problem)
     found: list[Any] = []

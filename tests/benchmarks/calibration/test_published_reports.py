@@ -1,4 +1,4 @@
-"""Areas under regret curves by hand, and what a difference of capacities says of a claim."""
+"""Areas under regret curves by hand, and verdicts on claims about capacities."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_rows_of_the_report() -> None:
     }
     text = "\n".join(suite.report.lines(suite, collected))
     assert "| primary | linear | ocbo_loo_trained | 6 | -0.250 | -0.250 to -0.250 |" in text
-    # Plain, then calibrated, as published.
+    # The published areas, plain and calibrated.
     assert "| 1.000 | 0.522 |" in text and "secondary" not in text
     assert len(suite.report.figure(collected).axes) == 1
 
@@ -56,7 +56,7 @@ def test_the_rows_of_the_report() -> None:
     ],
 )
 def test_what_is_said_of_a_claim(mean: float, p: float, said: str) -> None:
-    # The interval reaches 1.2 to either side.
+    # The half-width of the interval is 1.2.
     found = Difference((mean - 0.5, mean, mean + 0.5), p, detectable=1.0)
     assert claim_verdict(found, margin=5.0) == said
 

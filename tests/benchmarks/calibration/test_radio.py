@@ -1,4 +1,4 @@
-"""The radio network's loop: which station moves from where, who chooses, and what is learned."""
+"""The radio network's loop: the station that changes, the choice, and the calibrator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_problems() -> None:
     assert [p.name for p in problems] == ["text_1", "text_2", "text_3", "text_4", "script_1"]
     design = problems[0].initial_design(51, 3)
     assert design.shape == (51, 18) and len(design.unique(dim=0)) == 51
-    # The start: full power, and level antennas.
+    # The start: full power, and horizontal antennas.
     assert design[-1].tolist() == [1.0] * 9 + [0.5] * 9
     networks = [RadioCorridors(num_fading=n, user_seed=7) for n in range(1, 5)]
     networks.append(RadioCorridors(1, 0.3, False, 200, user_seed=7))
@@ -56,10 +56,10 @@ def test_problems() -> None:
 
 def test_one_station_moves_from_the_incumbent() -> None:
     X, Y = data(5)
-    Y[3] = 100.0  # a random point: not since the start
+    Y[3] = 100.0  # a random point before the start, which does not count
     Y[9] = 50.0
     found = moves(SMALL, 0, X, Y)
-    # The sixth round, whose station is number 5.
+    # The sixth round changes station 5.
     fixed = [i for i in range(18) if i not in (5, 14)]
     assert torch.equal(found[:, fixed], X[9, fixed].expand(100, 16))
     generator = torch.Generator().manual_seed(stream_seed(0, MOVES, 5))
@@ -97,7 +97,7 @@ def test_levels() -> None:
 def make_gp(
     X: Tensor, Y: Tensor, bounds: Tensor, step: int = 0, previous: SingleTaskGP | None = None
 ) -> SingleTaskGP:
-    """Without a fit."""
+    """A Gaussian process without a fit."""
     gp = SingleTaskGP(
         X, Y, input_transform=Normalize(18, bounds=bounds), outcome_transform=Standardize(1)
     )
@@ -105,7 +105,7 @@ def make_gp(
 
 
 def test_the_plain_choice_by_hand() -> None:
-    """Expected improvement on the best outcome since the start, by its textbook form."""
+    """Expected improvement on the best outcome since the start, by its textbook formula."""
     strategy = StationStrategy(replace(SMALL, surrogate=make_gp), 0)
     X, _ = data(3)
     Y = torch.tensor([[5.0, 1.0, 2.0, 0.0, 3.0, 2.5, 1.0, 1.5, 2.0, 2.5, 1.0]]).double().T
@@ -131,7 +131,7 @@ def test_each_outcome_is_scored_once_by_the_model_that_chose_it() -> None:
         model = strategy.fit(X[:n], Y[:n])
         assert isinstance(model, CalibratedModel) and model.calibrator.num_updates == n - 8
         if n < 12:
-            # The Gaussian process of the data before, with its noise.
+            # The Gaussian process of the earlier data, with its noise.
             gp = make_gp(X[:n], Y[:n], SMALL.bounds_tensor())
             with torch.no_grad():
                 posterior: Any = gp.posterior(X[n : n + 1], observation_noise=True)

@@ -1,4 +1,4 @@
-"""Calibration of the tail alone: by quadrature, by brute force, and in tiny searches."""
+"""Calibration of the tail: by quadrature, by brute force, and in tiny searches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_improvement_by_quadrature(shape: float, u: float) -> None:
         u = scale * 1e4 ** (1 / shape)
     with mpmath.workdps(25):
         constant = shape / (2 * scale * mpmath.gamma(1 / mpmath.mpf(shape)))
-        # The exponent where the integral begins is taken out, as its tolerance is absolute.
+        # The density at the lower end is factored out, since the tolerance of `quad` is absolute.
         least = mpmath.mpf(max(u, 0) / scale) ** shape
         ends = [scale * (least + k) ** (1 / shape) for k in (0.5, 1, 2, 4, 8, 16, 32, 64)]
         points = sorted({u, 0, *ends} if u < 0 else {u, *ends})
@@ -59,7 +59,7 @@ def test_the_improvement_by_quadrature(shape: float, u: float) -> None:
 
 
 def process(n: int = 30, factor: float = 1.0) -> Any:
-    """A process without noise whose outcomes above its mean are ``factor`` times as far from it."""
+    """A process without noise, whose outcomes above its mean are moved away by ``factor``."""
     with manual_seed(3):
         X = torch.rand(n, 2, dtype=torch.double)
         nugget = torch.full((n, 1), 1e-6, dtype=torch.double)
@@ -97,7 +97,7 @@ def test_gradients_of_another_tail() -> None:
 
 
 def left_out(gp: SingleTaskGP) -> tuple[np.ndarray, np.ndarray]:
-    """Means and deviations of outcomes of which the process does not know, one after the other."""
+    """Leave-one-out means and standard deviations of outcomes, by a loop."""
     X: Tensor = gp.train_inputs[0]
     y = gp.train_targets
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_the_tail_by_brute_force(share: float, factor: float) -> None:
     found = fitted_tail(gp, share)
     steps = np.log([SHAPES[1] / SHAPES[0], SCALES[1] / SCALES[0]])
     at = np.log([found.shape / 2, found.scale / np.sqrt(2)])
-    # Of the grid's points it is the best, and no point within half a step of the optimum is worse.
+    # The best point of the grid is near the optimum, and its density nearly as large.
     assert (np.abs(at - best) <= 2 * steps).all()
     assert negative(at) <= negative(best) + 0.5
     if factor == 1.0:
@@ -139,7 +139,7 @@ def test_the_tail_by_brute_force(share: float, factor: float) -> None:
 
 
 def test_only_the_tail_counts() -> None:
-    """Values far below the threshold are as good as any others there."""
+    """A change of values far below the threshold does not matter."""
     gp = process(60)
     y = gp.train_targets
     before = fitted_tail(gp, 0.25)
@@ -147,7 +147,7 @@ def test_only_the_tail_counts() -> None:
     assert fitted_tail(wide, 0.25).scale > 1.5 * before.scale
     below = y.clone()
     low = y < torch.quantile(y, 0.1)
-    # Left-out predictions depend on all values; these have all but no weight in any.
+    # Leave-one-out predictions depend on all values, but hardly on these.
     below[low] -= 1e-3
     gp.set_train_data(targets=below, strict=False)
     after = fitted_tail(gp, 0.25)

@@ -30,7 +30,7 @@ METHODS = {method.name: method for method in tasks.methods()}
 
 @pytest.fixture(autouse=True)
 def tables_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the tables of the benchmarks themselves."""
+    """Tests do not use the cached tables of the benchmarks."""
     monkeypatch.setattr(value_tables, "TABLES_FOLDER", tmp_path / "tables")
 
 
@@ -53,7 +53,7 @@ def test_documents_are_drawn_from_their_topics() -> None:
     assert held_out.counts.shape == (8, 9)
     assert (train.counts.sum(1) == 100).all()
     assert np.allclose(train.probabilities.sum(1), 1.0)
-    # Words that cannot occur do not, and the others as often as they should, to five deviations.
+    # Impossible words do not occur, and others as often as expected, to five standard deviations.
     gaps = train.counts.sum(0) - 100 * train.probabilities.sum(0)
     variances = 100 * (train.probabilities * (1 - train.probabilities)).sum(0)
     assert (np.abs(gaps) < 5 * np.sqrt(variances)).all()
@@ -98,7 +98,7 @@ def test_methods_try_each_choice_once(name: str) -> None:
     problem = replace(tasks.tabulated(replace(SMALL, decays=(0.5, 1.0))), num_evaluations=3)
     with without_expected_warnings():
         result = tasks.replicate(problem, METHODS[name], 2000)
-    # All eight, so that the optimum is among them.
+    # All eight choices, so that the optimum is among them.
     assert len({tuple(x) for x in result.X}) == 8
     assert result.regret_by_outcome[-1] == 0.0
     assert result.f == result.y

@@ -1,4 +1,4 @@
-"""Reported errors that are too small, and what each remedy makes of them, by other computations."""
+"""Reported errors that are too small, and each remedy, by other computations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_leave_one_out_scales_all_variances() -> None:
     torch.testing.assert_close(predicted(scaled, at)[0], predicted(plain, at)[0])
     torch.testing.assert_close(predicted(scaled, at)[1], factor * predicted(plain, at)[1])
     assert loo_residuals(scaled).square().mean().item() == pytest.approx(1.0)
-    # From step to step it does not add up.
+    # The added variance does not accumulate over steps.
     again = surrogate(X, Y, BOUNDS, 1, scaled)
     torch.testing.assert_close(predicted(again, at)[1], predicted(scaled, at)[1])
 
@@ -80,7 +80,7 @@ def test_relevance_pursuit_gives_outliers_variance_of_their_own() -> None:
         predicted(gp, at), by_hand(X, Y, variances + added, at), strict=True
     ):
         torch.testing.assert_close(value, reference)
-    # Until the next fit a new outcome has what was reported, and the others what they had.
+    # Until the next fit, a new outcome has its reported variance, and others keep their variances.
     new, outcome = data(1)
     next_gp: Any = surrogate(torch.cat([X, new]), torch.cat([Y, outcome]), BOUNDS, 1, gp)
     noise = next_gp.likelihood.noise

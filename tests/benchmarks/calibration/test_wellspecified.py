@@ -1,4 +1,4 @@
-"""Paths of the prior: their distribution, their maxima, and the model that is given."""
+"""Paths of the prior: their distribution, their maxima, and the true model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP
 
 @pytest.fixture(autouse=True)
 def few_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a covariance nor what a maximum is depends on their number."""
+    """Covariances and maxima do not depend on the number of features."""
     monkeypatch.setattr(wellspecified, "NUM_FEATURES", 128)
     monkeypatch.setattr(wellspecified, "_oracle", wellspecified._oracle.__wrapped__)
 
@@ -26,7 +26,7 @@ def test_maxima_by_denser_search(dim) -> None:
     f = oracle.truth(X).squeeze(-1)
     best = X[f.topk(32).indices]
     for step in range(30):
-        # Climb at random, ever more finely: no gradients, no shared code.
+        # Random search with decreasing steps, without gradients or shared code.
         radius = 0.1 * 0.8**step
         near = best.unsqueeze(0) + radius * (2 * torch.rand(16, 32, dim).double() - 1)
         near = torch.cat([best.unsqueeze(0), near.clamp(0.0, 1.0)])
@@ -44,7 +44,7 @@ def test_paths_have_the_covariance_of_the_prior(monkeypatch: pytest.MonkeyPatch)
     paths = torch.stack([PriorPath(2)(seed).truth(X).squeeze(-1) for seed in range(num)])
     with torch.no_grad():
         expected = TrueGP(2)().covar_module(X).to_dense()
-    # The variance of a product of two unit normals is at most 2: four standard errors.
+    # Four standard errors. The variance of a product of two standard normals is at most 2.
     tol = 4 * (2 / num) ** 0.5
     assert (paths.T @ paths / num - expected).abs().max() < tol
     assert paths.mean(dim=0).abs().max() < 4 / num**0.5

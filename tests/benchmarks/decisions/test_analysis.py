@@ -1,4 +1,4 @@
-"""What runs are judged by, against numbers worked out by hand."""
+"""Scores of runs, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(
         acquisition_seconds=[0.25] * num,
         extras={
             "certified": [float(kind != OFF) for kind in rounds],
-            # A round that is not certified may lie beyond the limit too, and does not count.
+            # A round that is not certified may exceed the limit, too, but does not count.
             "violated": [float(kind != FINE) for kind in rounds],
             "outcome": [{FINE: 0.7, BAD: 1.5, OFF: 2.0}[kind] for kind in rounds],
             "quantile": [0.5 if i % 2 else 0.9 for i in range(num)],
@@ -70,17 +70,17 @@ def test_seeds_are_averaged_over_the_functions_that_all_have_them() -> None:
     case = [{"method": first}, {"method": second}]
     assert seed_means(case, "method", analysis.reward) == {2: 6.0, 3: 6.5}
     assert seed_means(case, "other", analysis.reward) == {}
-    # Or weighted: 3 certified rounds with a rate of 1/3 and one with a rate of 1.
+    # With weights: 3 certified rounds with a rate of 1/3, and one with a rate of 1.
     case = [{"method": [run([BAD, FINE, FINE])]}, {"method": [run([BAD, OFF])]}]
     rates = seed_means(case, "method", analysis.violation_rate, analysis.certified_rounds)
     assert rates == {0: pytest.approx(0.5)}
     gaps = seed_means(case, "method", ViolationGap(0.1), analysis.certified_rounds)
     assert gaps == {0: pytest.approx((3 * (1 / 3 - 0.1) + 0.9) / 4)}
-    # Where nothing is certified at all, no run weighs more than another.
+    # If nothing is certified, all runs have equal weights.
     idle = [{"method": [NOTHING]}, {"method": [run([OFF])]}]
     gaps = seed_means(idle, "method", ViolationGap(0.1), analysis.certified_rounds)
     assert gaps == {0: pytest.approx(0.1)}
-    # A function without a value is left out for that seed alone.
+    # A function without a value is left out for this seed only.
     case = [{"method": [run([OFF], 1), run([FINE], 2)]}, {"method": [EXAMPLE, run([BAD], 1)]}]
     assert seed_means(case, "method", analysis.miss_rate) == {1: 1.0}
 
@@ -106,7 +106,7 @@ MULTIPLES = {"narrow": 1.0, "wide": 2.0, "widest": 4.0}
 
 
 def rated(violations: int, reward: float, seeds: Sequence[int] = (0, 1, 2)) -> list[Result]:
-    """Runs of ten certified rounds of which some are violated."""
+    """Runs of ten certified rounds, some of which are violated."""
     rounds = [BAD] * violations + [FINE] * (10 - violations)
     return [run(rounds, seed, reward) for seed in seeds]
 
@@ -129,7 +129,7 @@ def test_matched_rewards(violations: int, factor: float, matched: float, outside
     found = matched_reward([function(rated(violations, 5.0))], "method", MULTIPLES)
     assert found is not None
     assert found.difference == pytest.approx(5.0 - matched)
-    # All seeds are equal, so nothing is uncertain.
+    # All seeds are equal, so the interval has length 0.
     assert found.interval == pytest.approx((5.0 - matched,) * 2)
     assert found.factors == pytest.approx((factor,))
     assert found.outside == outside

@@ -1,4 +1,4 @@
-"""Suite `bbob_constrained`: its functions are COCO's, and its starting points are safe."""
+"""Suite `bbob_constrained`: its functions come from COCO, and its starting points are safe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = next(method for method in BBOB_CONSTRAINED.methods if method.name == "pl
 
 
 def coco(function: int, dim: int, instance: int) -> Any:
-    """The problem from the suite as a whole, by its place."""
+    """The problem from COCO's whole suite, by its index."""
     suite = cocoex.Suite("bbob-constrained", f"instances: {instance}", "")
     return suite.get_problem(f"bbob-constrained_f{function:03d}_i{instance:02d}_d{dim:02d}")
 
@@ -46,10 +46,10 @@ def test_values_are_those_of_coco(
     constraints = np.array([problem.constraint(x) for x in X])
     for part, values in zip(instance.outcome.parts, constraints.T, strict=True):
         np.testing.assert_allclose(part.surface.raw(U).squeeze(-1), values, rtol=1e-12)
-        # Divided by its spread alone: it is kept where COCO says so.
+        # It is only divided by its spread, so it holds where COCO's constraint holds.
         assert part.limit == 0.0
         assert ((part.surface(U) <= 0.0).squeeze(-1).numpy() == (values <= 0.0)).all()
-    # What is better there is better here.
+    # The order of objective values is COCO's.
     assert instance.objective(U).argmax().item() == negative.argmax()
 
 

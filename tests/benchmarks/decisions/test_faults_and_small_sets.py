@@ -1,4 +1,4 @@
-"""What is true of limited outcomes, by counting, and the oracle, which knows it."""
+"""True probabilities and quantiles of limited outcomes, by counting, and the oracle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def uniform(num: int, dim: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("time", [0.2, 1.0])
 def test_truth_by_counting(case: str, time: float) -> None:
     outcome, num = TASKS[f"levy_{case}"].outcome, 40000
-    # Points of all kinds, and those closest to the border.
+    # Random points, and the points closest to the border.
     many = uniform(2000, outcome.surface.dim, seed=3)
     border = outcome.room(many, time).abs().squeeze(-1).topk(2, largest=False).indices
     for u in torch.cat([many[:2], many[border]]):
@@ -49,7 +49,7 @@ def test_truth_by_counting(case: str, time: float) -> None:
         counted = float((observed > outcome.limit).double().mean())
         assert counted == pytest.approx(probability, abs=tolerance)
         quantile = outcome.quantile(U[:1], time)
-        # Of outcomes on a grid many are equal to the quantile.
+        # On a grid, many outcomes are equal to the quantile.
         tolerance = 4 * (0.09 / num) ** 0.5
         assert float((observed > quantile).double().mean()) <= 0.1 + tolerance
         assert float((observed >= quantile).double().mean()) >= 0.1 - tolerance
@@ -69,7 +69,7 @@ def test_the_oracle_certifies_what_is_truly_safe_at_the_time(case: str) -> None:
     assert result.extras["certified"] == [1.0] * 4
     probabilities = [p for p in result.extras["probability"] if p is not None]
     assert max(probabilities) <= 0.1
-    # The quantile that is recorded is that of the round's own time.
+    # The recorded quantile is for the time of the round.
     for i, x in enumerate(torch.tensor(result.X[-4:], dtype=torch.double)):
         room = task.outcome.room(x.unsqueeze(0), (i + 1) / 4).item()
         assert result.extras["quantile"][i] == pytest.approx(task.outcome.limit - room)

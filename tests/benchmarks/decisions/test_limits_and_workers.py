@@ -1,4 +1,4 @@
-"""Several limits and workers: one of each is the loop of the other suites, and books stay exact."""
+"""Several limits and workers: with one of each, the loop is the usual one; decisions stay exact."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_one_limit_and_one_worker_are_the_loop_of_the_other_suites(
         assert result.extras[name] == expected.extras[name]
     for name in ("probability", "recommended_probability"):
         assert result.extras[name] == pytest.approx(expected.extras[name], abs=1e-12)
-    # How far outcomes are beyond the quantiles.
+    # Outcomes minus quantiles.
     beyond = np.subtract(*(np.array(expected.extras[k], float) for k in ("outcome", "quantile")))
     assert result.extras["outcome"] == pytest.approx(beyond.tolist(), abs=1e-9)
 
@@ -59,13 +59,13 @@ def test_violations_of_any_limit_by_simulation() -> None:
     num = 20000
     violated = (outcome.observe(U.repeat(num, 1), 0.0) > limits).any(dim=-1).view(num, 4)
     expected = outcome.violation_probability(U, 0.0).squeeze(-1)
-    # Four standard errors, of at most 0.5 / sqrt(20000) each.
+    # Four standard errors, each at most 0.5 / sqrt(20000).
     assert torch.allclose(violated.double().mean(dim=0), expected, atol=4 * 0.5 / num**0.5)
     assert torch.equal(outcome.safe(U, 0.0), expected <= 0.1)
 
 
 class Watched(FurtherReplicate):
-    """Notes how many evaluations were out, and in which order they ended."""
+    """Records the number of running evaluations, and the order in which they ended."""
 
     def __init__(self, task: FurtherTask, seed: int) -> None:
         super().__init__(task, limits_and_workers.JointBudget("budget"), seed)
@@ -82,7 +82,7 @@ class Watched(FurtherReplicate):
         super()._arrive()
 
     def points(self) -> list[list[float]]:
-        """In the order of their decisions."""
+        """Points in the order of their decisions."""
         arrived = self.X[self.problem.num_initial :].tolist()
         return [arrived[self.ended.index(step)] for step in range(len(arrived))]
 
@@ -96,7 +96,7 @@ def test_outcomes_come_late_and_the_account_stays_exact() -> None:
     assert replicate.ended != sorted(replicate.ended)  # out of order
     constraint = replicate.constraint
     assert constraint is not None
-    # Decisions stay in their order, each with its own outcomes.
+    # Decisions keep their order, each with its own outcomes.
     rows = constraint.decisions
     flags = [row["certified"] for row in rows]
     assert flags == [bool(flag) for flag in result.extras["certified"]]
@@ -105,7 +105,7 @@ def test_outcomes_come_late_and_the_account_stays_exact() -> None:
     violated = np.array(result.extras["violated"], dtype=bool)[flags]
     assert [decision_of(row).violated for row in rows if row["certified"]] == violated.tolist()
     assert violated.sum() <= constraint.violation_bound(sum(flags))
-    # A service that makes it anew from rows states the same.
+    # A constraint that is restored from rows is the same.
     again = ChanceConstraint(constraint.models, limits=constraint.limits, rows=rows)
     X = cube(5, 30, seed=2).unsqueeze(-2)
     assert torch.equal(constraint.margin(X), again.margin(X))

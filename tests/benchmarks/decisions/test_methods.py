@@ -1,4 +1,4 @@
-"""What each method states, by another computation."""
+"""The quantile of each method, by another computation."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_refitting_changes_the_noise_alone_and_finds_its_maximum(gp: SingleTaskG
     before, after = gp.state_dict(), fitted.state_dict()
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed == {"likelihood.noise_covar.raw_noise"}
-    # Given was a tenth of the true variance.
+    # The given variance was a tenth of the true one.
     assert 3.0 < (fitted.likelihood.noise / gp.likelihood.noise).item() < 30.0
 
     def likelihood(factor: float) -> float:

@@ -20,7 +20,7 @@ TASKS = {task.name: task for task in tasks()}
 
 
 def values(dim: int, X: Tensor, num: int, *others: int) -> Tensor:
-    """Of ``num`` draws, ``num x n``."""
+    """Values of ``num`` draws, ``num x n``."""
     return torch.stack([PriorDraw(dim, (seed, *others))(X) for seed in range(num)])
 
 
@@ -31,7 +31,7 @@ def test_draws_have_the_covariance_of_their_kernel(dim: int) -> None:
     kernel.lengthscale = LENGTHSCALE * dim**0.5
     num = 800
     drawn = values(dim, X, num)
-    # Products of two have a variance of at most 3; five standard errors.
+    # Five standard errors. Products of two values have a variance of at most 3.
     assert torch.allclose(
         drawn.mT @ drawn / num, kernel(X).to_dense(), rtol=0, atol=5 * (3 / num) ** 0.5
     )
@@ -49,7 +49,7 @@ def test_a_replicate_is_that_of_its_draw(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(random_functions.RandomTask, "drawn", short)
     monkeypatch.setattr(random_functions, "NUM_FEATURES", 64)
-    monkeypatch.setattr(random_functions, "prior_draw", PriorDraw)  # not to be kept for others
+    monkeypatch.setattr(random_functions, "prior_draw", PriorDraw)  # without a cache
     task, method = TASKS["d2_opposed"], RANDOM.methods[0]
     with without_expected_warnings():
         result = random_functions.replicate(task, method, seed=1)

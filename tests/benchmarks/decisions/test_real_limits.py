@@ -1,4 +1,4 @@
-"""Suite `real_limits`: what is true of its tables by counting, and what its rules state."""
+"""Suite `real_limits`: true probabilities in its tables by counting, and its rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_months_follow_each_other() -> None:
     gains = [-(MOST_WEIGHT * x @ months[run.first + 15 + t]).item() for t in range(4)]
     seen = [run._observe(x, step=t + 1, time=0.0)[1].item() for t in range(4)]
     np.testing.assert_allclose(seen, gains, rtol=1e-6)
-    # The first ones come before them, one at each of the first settings.
+    # The initial settings use the repetitions before these, one at each setting.
     first = -(MOST_WEIGHT * run.X * months[run.first : run.first + 15]).sum(dim=-1)
     torch.testing.assert_close(run.outcomes.squeeze(-1), first, rtol=1e-6, atol=1e-6)
 

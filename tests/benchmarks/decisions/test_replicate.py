@@ -1,4 +1,4 @@
-"""The loop: what a method is told, what is chosen, and what is recorded."""
+"""The loop: the data of a method, its choices, and the records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS = {method.name: method for method in budgeted()}
 
 @dataclass(frozen=True)
 class Watching:
-    """States ``factor`` times the Gaussian quantile, and notes what it is shown."""
+    """States ``factor`` times the Gaussian quantile, and records its data."""
 
     name: str = "watching"
     factor: float = 1.0
@@ -64,8 +64,8 @@ def test_what_is_recorded() -> None:
     outcome, extras = SMALL.outcome, result.extras
     assert result.num_initial == 10
     assert np.shape(result.X) == (14, 2)
-    # The method sees all outcomes before each choice and after the last one, and those of its own
-    # rounds as they come in.
+    # The method has all outcomes before each choice and after the last one, and observes the
+    # outcome of each of its rounds.
     assert method.sizes == [10, 11, 12, 13, 14]
     assert [x for x, _ in method.seen] == result.X[10:]
     assert [y for _, y in method.seen] == extras["outcome"]
@@ -87,7 +87,7 @@ def test_what_is_recorded() -> None:
 
 
 def test_the_choice_is_no_worse_than_any_certified_point_of_the_first_step() -> None:
-    """Each of them evaluated by itself, with BoTorch alone."""
+    """All points are evaluated one by one, with BoTorch only."""
     started = DecisionReplicate(SMALL, GaussianQuantile("plain"), 3)
     with without_expected_warnings():
         model = started.fit(0)
@@ -106,7 +106,7 @@ def test_the_choice_is_no_worse_than_any_certified_point_of_the_first_step() -> 
     spread = torch.cat([cube(2, 64, stream_seed(3, CHOICES, 0)), started.X]).unsqueeze(-2)
     values = [value(x) for x in spread]
     assert -torch.inf in values
-    # The second step, around the best of them, can only find a better one; here it does.
+    # The second step, around the best point, never finds a worse point; here it finds a better one.
     assert value(chosen) > max(values) > -torch.inf
 
 
@@ -117,7 +117,7 @@ def test_replicates_are_reproducible_and_share_their_circumstances() -> None:
     assert other.X[:10] == plain.X[:10]
     assert other.y[:10] == plain.y[:10]
     assert other.X[10] != plain.X[10]
-    # The same noise in the same round, wherever the points lie.
+    # The noise of a round does not depend on the point.
     for a, b in ((plain, other), (other, plain)):
         noise = np.subtract(a.y, a.f)[10:]
         assert noise == pytest.approx(np.subtract(b.y, b.f)[10:])

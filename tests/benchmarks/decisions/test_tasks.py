@@ -1,4 +1,4 @@
-"""The tasks: what is true of them by another computation, and the models that they give."""
+"""The tasks: true quantities by another computation, and their models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_half_of_the_box_is_safe_at_half_time(name: str) -> None:
     U = uniform(20000, TASKS[name].dim, seed=1)
     share = float(outcome.safe(U, time=0.5).double().mean())
     assert share == pytest.approx(0.5, abs=0.02)
-    # Drift makes less of it safe.
+    # Drift makes the safe set smaller.
     later = float(outcome.safe(U, time=1.0).double().mean())
     assert (later < share - 0.02) if outcome.drift else later == share
     assert later > 0.2

@@ -1,4 +1,4 @@
-"""The methods of suite `delay`, against dense algebra and by what they are given."""
+"""The methods of suite `delay`, against dense algebra, and their arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = [method.name for method in compared()]
 
 
 def ledger_with_pending(censor_value: float = 0.0) -> FeedbackLedger:
-    """Four values, two queries still waited for and one given up."""
+    """Four values, two pending queries and one that has expired."""
     ledger = FeedbackLedger(1, censor_value=censor_value, max_wait=3, late="discard")
     for x in (0.9, 0.0, 0.2, 0.5, 1.0, 0.6, 0.8):
         ledger.submit(torch.tensor([x], dtype=torch.double))
@@ -47,9 +47,9 @@ def method_named(name: str) -> DelayedAcquisition:
 
 
 def dense_posterior(gp: Any, X: Tensor, Y: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation at ``at`` given ``X`` and ``Y``, by solving densely.
+    """Mean and standard deviation at ``at`` given ``X`` and ``Y``, by dense algebra.
 
-    In units of the outcome, with the hyperparameters and the standardisation of ``gp``.
+    They are in units of the outcome, with the hyperparameters and standardisation of ``gp``.
     """
     found = hyperparameters(gp)
     scale, shift = gp.outcome_transform.stdvs.item(), gp.outcome_transform.means.item()
@@ -77,7 +77,7 @@ def test_ucb_sdf_is_that_of_the_paper() -> None:
     assert torch.allclose(values, mean + nu * sigma, rtol=1e-6, atol=1e-6)
 
 
-# A choice that is pending already makes a joint covariance singular.
+# A choice that is pending makes the joint covariance singular.
 @pytest.mark.filterwarnings("ignore:A not p.d.")
 @pytest.mark.parametrize("name", mostly_slow(NAMES, ["ts_sdf", "qlogei_pending"]))
 def test_a_discrete_choice_is_the_maximum(name) -> None:

@@ -1,6 +1,6 @@
-"""Objectives of the suite `delay`: single cells by naive training loops, and tables of them.
+"""Objectives of suite `delay`: single cells by naive training loops, and cached tables.
 
-The Pima data are not in the repository: data of the same form stand in for them.
+The Pima data are not in the repository, so artificial data of the same form replace them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from benchmarks.delay.value_tables import TableEvaluator, table_values
 
 @pytest.fixture(autouse=True)
 def tables_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads or writes the tables of the benchmarks themselves."""
+    """Tests do not use the cached tables of the benchmarks."""
     monkeypatch.setattr(delay_tables, "TABLES_FOLDER", tmp_path / "tables")
     return tmp_path / "tables"
 
 
 def write_patients(file: Path, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """80 patients with features as spread as the real ones', a third of them ill."""
+    """80 patients with realistic spreads of features, a third of them ill."""
     rng = default_rng(seed)
     labels = (rng.permutation(80) < 27).astype(int)
     features = (rng.normal(100.0, 30.0, (80, 4)) + 20.0 * labels[:, None]).round(1)
@@ -45,7 +45,7 @@ def write_patients(file: Path, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of the data that stand in for the real ones."""
+    """Features and labels of the artificial data."""
     file = tmp_path / "pima.csv"
     monkeypatch.setenv(PIMA_VARIABLE, str(file))
     return write_patients(file)
@@ -102,7 +102,7 @@ def naive_cnn_accuracy(batch_size: int, rate: float, decay: float, epochs: int) 
     for layer, weight, bias in zip(layers, initial[::2], initial[1::2], strict=True):
         weight = weight.T
         if layer is layers[1]:
-            # A feature's number is position x 8 + channel there, channel x 9 + position here.
+            # A feature's index is position x 8 + channel in the task, channel x 9 + position here.
             weight = weight.reshape(8, 9, 8).transpose(1, 2)
         layer.weight = nn.Parameter(weight.reshape(layer.weight.shape).contiguous())
         layer.bias = nn.Parameter(bias)
@@ -146,7 +146,7 @@ def test_svm_by_the_plain_recipe(patients) -> None:
             values[-1] == evaluator.observe(x, default_rng(0)) == model.score(held_out, y_held_out)
         )
     assert evaluator.choices is None
-    # Beyond the edge of small gamma, only the larger class is predicted.
+    # With large gamma, only the larger class is predicted.
     assert values[3] == values[4] == np.mean(y_held_out == 0) < max(values)
 
 
@@ -178,14 +178,14 @@ def test_tables_are_kept_but_for_what_is_no_number(tables_folder: Path) -> None:
     values = table_values(Squares())
     assert values.tolist() == [0.0, 1.0, 4.0, 9.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Squares, "compute", None)  # it is read from the file
+        patch.setattr(Squares, "compute", None)  # the values come from the file
         assert torch.equal(table_values(Squares()), values)
         for other in (Squares(5), Squares(data="of another day")):
             with pytest.raises(TypeError):
                 table_values(other)
     for file in tables_folder.rglob("output.pkl"):
         file.write_text("damaged")
-    assert torch.equal(table_values(Squares()), values)  # computed anew
+    assert torch.equal(table_values(Squares()), values)  # computed again
 
 
 def test_queries_must_be_choices() -> None:

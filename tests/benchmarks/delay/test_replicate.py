@@ -15,7 +15,7 @@ from tests.benchmarks.delay.toys import GRID, STARTED, Scripted, discrete, hat, 
 
 def test_traces_by_hand() -> None:
     task = toy(FixedDelay(2.0), num_rounds=3, num_initial=1, max_wait=2)
-    # The optimum 0.3 is queried in round 0 and known for the choice of round 2.
+    # The optimum, 0.3, is queried in round 0, and its value is known in round 2.
     y, f = [0.5, 0.9, 0.7, 0.8], [0.5, 1.0, 0.6, 0.8]
     traces = Traces(task, y, f, 1.0, [0, 2, 1, 3])
     assert traces.arrivals == [0.0, 2.0, 2.0, math.inf]
@@ -56,7 +56,7 @@ def test_a_strategy_sees_what_the_traces_say_has_arrived(delay) -> None:
     late = sum(wait > task.max_wait for wait in waits)
     assert late > 0 or isinstance(delay, FixedDelay)
     for step in range(task.num_rounds):
-        # Written out from the paper's condition: d <= min(m, t - s).
+        # The paper's condition: d <= min(m, t - s).
         known = [s for s in range(step) if waits[s] <= min(task.max_wait, step - s)]
         values = sorted([*result.y[:n], *(result.y[n + s] for s in known)])
         assert strategy.seen[step][1].squeeze(-1).sort().values.tolist() == pytest.approx(values)

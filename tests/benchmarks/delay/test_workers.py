@@ -24,7 +24,7 @@ METHODS = {method.name: method for method in workers.compared()}
 
 @pytest.mark.parametrize("name", mostly_slow(METHODS, {"default", "random"}))
 def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replicate is a function of the seed, and the others are pending at each choice."""
+    """A replicate depends only on the seed; all other workers are busy at each choice."""
     pending: list[int] = []
     kinds = (workers.ProposalsStrategy, workers.RandomStrategy)
     for kind in kinds:
@@ -77,6 +77,6 @@ def test_shares() -> None:
     incomplete = collected()
     del incomplete["f_20"]["default"][1]
     assert shares(incomplete, "default") == pytest.approx({0: 17.5})
-    # An average over fewer problems than the others' could not be compared with theirs.
+    # An average over fewer problems would not be comparable with the others.
     del incomplete["f_20"]["default"]
     assert shares(incomplete, "default") == {}

@@ -1,4 +1,4 @@
-"""Tasks under delays that are solved by hand, and methods that follow a script."""
+"""Tasks with delays that can be solved by hand, and methods that follow a script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
 
 
 def hat(X: Tensor) -> Tensor:
-    """1 at 0.3, falling off on both sides."""
+    """A function with the maximum 1 at 0.3."""
     return 1.0 - (X[..., 0] - 0.3).abs()
 
 
@@ -40,7 +40,7 @@ def toy(
 
 @dataclass(frozen=True)
 class Scripted:
-    """Makes given queries, by number among the choices, and notes what it sees."""
+    """Makes given queries, by index among the choices, and records its data."""
 
     name: str = "scripted"
     path: tuple[int, ...] = ()

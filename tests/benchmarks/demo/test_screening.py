@@ -1,4 +1,4 @@
-"""The classifier of the demonstration's part on decisions, beside scikit-learn's."""
+"""The classifier of the demonstration's part on decisions, compared with scikit-learn's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_trial_counts_what_scikit_learn_does(screening: Screening) -> None:
     alarms = path.scores(1.0) > -0.2
     assert trial.missed == pytest.approx(1.0 - recall_score(path.malignant, alarms))
     assert trial.precision == pytest.approx(precision_score(path.malignant, alarms))
-    # Binomial, with one more of either kind.
+    # The binomial variance with one more case of either kind.
     num = path.malignant.sum()
     rate = (trial.missed * num + 1.0) / (num + 2.0)
     assert trial.reported_variance == pytest.approx(rate * (1.0 - rate) / num)

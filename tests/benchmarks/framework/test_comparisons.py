@@ -1,4 +1,4 @@
-"""Comparisons of a family, against numbers worked out by hand."""
+"""Comparisons of a family, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.framework.comparisons import detectable, family, verdict
 
 
 def test_detectable_difference() -> None:
-    # Two-sided 5 % over five tests: 2.5758; power 80 %: 0.8416. Deviation 1, four seeds.
+    # Two-sided 5 % over five tests: 2.5758. Power 80 %: 0.8416. Standard deviation 1, four seeds.
     values = [0.5 * math.sqrt(3) * sign for sign in (1, 1, -1, -1)]
     assert detectable(values, 5) == pytest.approx((2.5758 + 0.8416) / 2, abs=1e-4)
 
@@ -31,9 +31,9 @@ def test_a_family_is_paired_by_seed_and_corrected() -> None:
     found = family({"less": (less, plain), "mixed": (mixed, plain), "lone": ({1: 0.0}, plain)})
     assert list(found) == ["less", "mixed"]
     assert found["less"].values == pytest.approx([-0.1 - 0.01 * seed for seed in range(8)])
-    # All eight of one sign: 2 / 2^8, times the three comparisons that are declared.
+    # All eight have one sign: 2 / 2^8, times the three declared comparisons.
     assert found["less"].p == pytest.approx(6 / 2**8)
-    # The lone one, which has no p-value yet, comes last.
+    # The comparison without a p-value comes last.
     alone = stats.wilcoxon(found["mixed"].values).pvalue
     assert found["mixed"].p == pytest.approx(2 * alone) and alone < 0.5
     assert found["less"].detectable == detectable(found["less"].values, 3)

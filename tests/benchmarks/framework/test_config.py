@@ -42,7 +42,7 @@ def test_what_has_no_name_or_no_parts_is_refused() -> None:
 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Moves a function or class to another module of its package, as far as it knows."""
+    """Let a function or class claim to be in another module of its package."""
 
     def move(value: Any) -> None:
         monkeypatch.setattr(value, "__module__", f"{PACKAGE}.somewhere.else")
@@ -72,7 +72,7 @@ def test_a_new_optional_argument_leaves_the_hash() -> None:
 
     assert hash_of(b=None) == hash_of()
     assert hash_of(b=0.0) != hash_of()
-    # Elsewhere, nothing is a value like any other.
+    # Elsewhere, None is an ordinary value.
     assert config_hash({"a": None}) != config_hash({})
     assert config_hash([1, None]) != config_hash([1])
 

@@ -1,4 +1,4 @@
-"""Warps, spreads and noise, against quantiles and slopes worked out by hand."""
+"""Warps, spreads and noise, against quantiles and slopes computed by hand."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_spread_is_that_of_the_function(function) -> None:
     with manual_seed(3):
         lower, upper = problem.bounds_tensor()
         X = lower + (upper - lower) * torch.rand(NUM, len(lower), dtype=torch.double)
-    # The sampling error of a standard deviation, at the heaviest tail here (kurtosis 10 of the
-    # camel): sqrt((10 - 1) / (4 NUM)) = 0.011 of it; four of these.
+    # Four standard errors of a standard deviation. For the heaviest tail (the camel, kurtosis 10)
+    # its relative standard error is sqrt((10 - 1) / (4 NUM)) = 0.011.
     assert landscape(X).std().item() == pytest.approx(landscape.spread(), rel=0.045)
 
 

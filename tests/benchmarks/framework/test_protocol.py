@@ -1,4 +1,4 @@
-"""Protocols: their headers, what they refuse, and what reports say of them."""
+"""Protocols: their headers, their errors, and their summaries in reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(folder: Path, text: str = NO_DEVIATIONS, **changes: str | None) -> Non
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the protocol, in place of the usual one."""
+    """A folder with the protocol, instead of the usual folder."""
     write(tmp_path)
     load = ExperimentProtocol.load.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(ExperimentProtocol, "load", classmethod(partial(load, folder=tmp_path)))
@@ -130,7 +130,7 @@ def test_the_hash_depends_on_all_that_is_run() -> None:
     ]
     hashes = {configuration_hash(suite) for suite in [SUITE, *changed]}
     assert len(hashes) == 4
-    # What is reported is the protocol's business.
+    # The protocol determines what is reported.
     assert configuration_hash(replace(SUITE, seeds=range(5))) == configuration_hash(SUITE)
 
 
@@ -148,7 +148,7 @@ def test_the_report_refuses_results_of_another_configuration(folder: Path) -> No
 
 def test_suites_are_what_their_protocols_say() -> None:
     named = {suite.protocol: suite for suite in SUITES.values() if suite.protocol is not None}
-    # Protocols of suites that have left stay.
+    # Protocols of deleted suites are kept.
     assert named.keys() <= {path.stem for path in PROTOCOLS_DIR.glob("*.md")}
     for name, suite in named.items():
         ExperimentProtocol.load(name).check(suite)

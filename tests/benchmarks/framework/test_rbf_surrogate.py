@@ -21,10 +21,10 @@ def test_fit_finds_a_maximum() -> None:
     parameters = [p.requires_grad_() for p in gp.parameters()]
     log_density = mll(gp(*gp.train_inputs), gp.train_targets) * len(Y)
     slopes = torch.autograd.grad(log_density, parameters)
-    # By the logarithms of positive parameters, and the mean in standard deviations
+    # Logarithms of positive parameters, and the mean in standard deviations
     for p, slope in zip(parameters, slopes, strict=True):
         assert (slope * p.abs().clamp(max=1.0)).abs().max() < 0.02
-    # Started from itself with another start or without, it stays.
+    # A fit that starts from the optimum stays there, with or without a second start.
     again = hyperparameters(fit_rbf_gp(X, Y, bounds, previous=gp))
     for own, other in zip(again, hyperparameters(gp), strict=True):
         assert own.tolist() == pytest.approx(other.tolist(), rel=0.01, abs=0.01)

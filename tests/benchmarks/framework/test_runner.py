@@ -1,4 +1,4 @@
-"""Runs resume, report changed configurations, survive failures and use their back ends."""
+"""Runs resume, report changed configurations, survive failures and run in parallel."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.benchmarks.made_up_results import without_times
 
 
 class Scripted:
-    """Visits given points, with a GP whose hyperparameters are left alone as its model."""
+    """Visits given points, with a GP with fixed hyperparameters as its model."""
 
     def __init__(self, problem: Problem, seed: int, path: tuple[float, ...], model: bool) -> None:
         self.problem, self.path, self.model = problem, path, model
@@ -81,7 +81,7 @@ def test_inference_by_posterior_mean_uses_the_data_so_far() -> None:
 def test_replicate_is_deterministic_in_the_seed() -> None:
     problem, method = small_noisy_ackley(), Method("random", RandomStrategy)
     first = replicate(problem, method, 3)
-    torch.rand(5)  # whatever else uses the global state does not matter
+    torch.rand(5)  # other uses of the global state do not matter
     assert without_times(replicate(problem, method, 3)) == without_times(first)
     other = replicate(problem, method, 4)
     assert (other.X, other.y) != (first.X, first.y)
@@ -97,7 +97,7 @@ def test_methods_of_one_seed_share_the_initial_data_and_the_noise() -> None:
     one, other = (replicate(problem, scripted(x, x, x), seed=5) for x in (0.0, 0.9))
     assert one.X[:2] == other.X[:2]
     assert one.y[:2] == other.y[:2]
-    # The noise of a step does not depend on the point chosen there.
+    # The noise of a step does not depend on its point.
     noise = [torch.tensor(result.y) - torch.tensor(result.f) for result in (one, other)]
     torch.testing.assert_close(*noise)
     assert len(noise[0].unique()) == 5

@@ -1,4 +1,4 @@
-"""Statistics against values worked out by hand, and against scipy."""
+"""Statistics against values computed by hand, and against scipy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_pooling_puts_each_problem_in_its_own_units() -> None:
 
 
 def test_holm_by_hand() -> None:
-    # 4 x 0.01, 3 x 0.02, then 2 x 0.03 which is raised to no less than the one before.
+    # 4 x 0.01, 3 x 0.02, and 2 x 0.03, where each is at least the previous one.
     adjusted = statistics.holm([0.03, 0.01, 0.9, 0.02])
     assert adjusted == pytest.approx([0.06, 0.04, 0.9, 0.06])
     assert statistics.holm([math.nan, 0.01]) == pytest.approx([1.0, 0.02])
@@ -34,13 +34,13 @@ def test_holm_by_hand() -> None:
 @pytest.mark.parametrize(
     ("differences", "p"),
     [
-        # Ranks 1, 2.5 and 2.5: no more than 1 of 6 in 2 of 8 choices of signs.
+        # Ranks 1, 2.5 and 2.5: their signed sum is at most 1 of 6 in 2 of 8 choices of signs.
         ([1.0, -2.0, -2.0], 2 * 2 / 8),
-        # A zero counts for neither sign: four of one sign.
+        # A zero has no sign, so four differences have one sign.
         ([0.0, 3.0, 3.0, 1.0, 2.0], 2 / 2**4),
-        # Half on either side.
+        # Half of the differences on either side.
         ([1.0, -1.0], 1.0),
-        # Without ties, and many with some.
+        # Differences without ties, and many with ties.
         ([1.0, 2.0, 3.0, -4.0, 5.0], None),
         ([float(i % 7) - 2.0 for i in range(14)], None),
     ],

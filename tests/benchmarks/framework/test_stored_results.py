@@ -1,4 +1,4 @@
-"""Results come back as they are kept, from both files, whatever interrupted the writing."""
+"""Stored results are read from both files, even if their writing was interrupted."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_round_trip_through_both_files(store: ResultStore, results: list[Result]
     for one, two in zip(again, held_before, strict=True):
         assert (one.seed, one.regret_by_outcome) == (two.seed, two.regret_by_outcome)
         assert one.extras == two.extras and one.config == two.config
-    # What runs add counts before the archive.
+    # Results of runs take precedence over the archive.
     store.add(suite, replace(results[0], regret_by_outcome=[7.0] * 4))
     assert store.collect(suite)[0]["small_noisy_ackley"]["random"][0].regret_by_outcome == [7.0] * 4
 
@@ -132,7 +132,7 @@ def test_an_interrupted_first_write_leaves_no_file_without_a_header(
 def test_other_files_are_refused(store: ResultStore, results: list[Result]) -> None:
     store.add(SMOKE, results[0])
     store.archive(SMOKE)
-    with pytest.raises(StoredResultsError, match="other things"):
+    with pytest.raises(StoredResultsError, match="other data"):
         store.archive(replace(SMOKE, archive=Condensation(fields={"y": EXACT})))
     changed = replace(SMOKE, problems=(replace(SMOKE.problems[0], num_evaluations=9),))
     assert store.collect(changed) == ({}, 1)

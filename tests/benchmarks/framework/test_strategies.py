@@ -1,4 +1,4 @@
-"""Methods: reproducible, inside the box, and honest about the interval they stated."""
+"""Methods are reproducible, stay inside the box, and record the interval that they stated."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_extras_of_a_gp_by_hand() -> None:
 
 
 def test_intervals_of_the_objective() -> None:
-    """Marginal ones, without noise: a value is held if it lies within 1.28 deviations."""
+    """They are marginal and without noise: they contain values within 1.28 standard deviations."""
     X = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
     gp = fit_gp(X, X.sum(dim=-1, keepdim=True).sin(), PROBLEM.bounds_tensor())
     posterior = gp.posterior(X)
@@ -82,7 +82,7 @@ def test_intervals_of_the_objective() -> None:
 def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
     X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
     gp = SingleTaskGP(X, torch.sin(4 * X))
-    # All six points are initial ones, and quantiles start as those of the GP.
+    # All six points are initial points, and quantiles start as the quantiles of the GP.
     calibrated = calibrate(gp, QuantileRecalibrator, num_initial=6)
     best, x = torch.tensor(0.9).double(), torch.tensor([[[0.33]], [[0.71]]], dtype=torch.double)
     plain = ACQUISITIONS[acquisition, False](gp, best)(x)

@@ -1,4 +1,4 @@
-"""Surrogates: when they fit, what they keep, and that they are wrong by what they say."""
+"""Surrogates: the steps of fits, the parameters that are kept, and the stated errors."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_fixed_hyperparameters_are_wrong_as_stated(case, lengthscale, noise) -> 
     }
     for gp in (first, later):
         assert hyperparameters(gp) == pytest.approx(expected)
-    # The template is shared by all replicates of a process.
+    # All replicates of a process share the template.
     assert hyperparameters(problem.surrogate.template()) == right

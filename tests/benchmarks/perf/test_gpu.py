@@ -1,4 +1,4 @@
-"""The measurement of a device, tried out on the CPU."""
+"""The measurement of a device, run on the CPU."""
 
 from __future__ import annotations
 

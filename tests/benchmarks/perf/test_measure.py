@@ -1,4 +1,4 @@
-"""Interleaved timing by a scripted clock, and the shape of what is printed."""
+"""Alternating timing with a scripted clock, and the printed table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ratio_of_interleaved_times_by_hand(monkeypatch, work) -> None:
     clock, calls = [0.0], []
 
     def advance(label: str, seconds: list[float]) -> Call:
-        # The first call is the warm-up, the last one counts operations and is not timed.
+        # The first call is the warm-up. The last call counts operations and is not timed.
         durations = itertools.chain([100.0], seconds, [100.0])
 
         def call(repetition: int) -> None:

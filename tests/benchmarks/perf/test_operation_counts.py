@@ -1,4 +1,4 @@
-"""Operations and host reads of calls in which they can be counted by eye."""
+"""Operations and host reads of calls in which they can be counted by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed  # which registers them
+from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed  # registers
 from benchmarks.perf.operation_counts import Operations, count_operations
 from botorch_calib._validation import check_finite
 
@@ -24,7 +24,7 @@ def test_operations_count_and_views_do_not() -> None:
 def test_the_backward_pass_counts() -> None:
     x = torch.ones(3, requires_grad=True)
     value = (x * x).sum()
-    # The 1 at the end of the chain, two products by the other factor, and their sum
+    # The 1 at the end of the chain, two products with the other factor, and their sum
     assert count_operations(lambda: torch.autograd.grad(value, x)).dispatched == 4
 
 

@@ -41,7 +41,7 @@ def clipped_mean(values: Callable[[float], float], breaks: list[float] | None = 
 
 
 def expectation(problem: ContextualProblem, x: np.ndarray) -> float:
-    """The slow oracle: adaptive quadrature of the function under scipy's distribution."""
+    """A slow oracle: adaptive quadrature of the function under scipy's distribution."""
     f = value_at(problem, x)
     if isinstance(problem, ModifiedBranin):
         return clipped_mean(lambda first: clipped_mean(lambda second: f(first, second)))
@@ -140,7 +140,7 @@ def test_the_optimal_value_is_attained_and_found_by_a_search(cls) -> None:
     assert at_optimizer == pytest.approx(stored, abs=1e-9)
     found = search(problem, starts=5, num=300 if cls is ContextualAckley else 2000)
     assert found <= stored + 1e-9
-    # Ackley has thousands of local optima; that its centre is best is another test's matter.
+    # Ackley has thousands of local optima; another test checks that its centre is best.
     if cls is not ContextualAckley:
         assert found == pytest.approx(stored, abs=1e-8)
 

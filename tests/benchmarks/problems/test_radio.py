@@ -1,4 +1,4 @@
-"""The radio network against a scalar loop, Monte Carlo, quadrature and closed forms; its noise."""
+"""The radio network against scalar loops, Monte Carlo, quadrature and closed forms; its noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def points(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def scalar_capacity(problem: RadioCorridors, x: list[float], fading: np.ndarray) -> float:
-    """Equations 43 and 44 with one number at a time, from the places of the users alone."""
+    """Equations 43 and 44 in scalar arithmetic, from the positions of the users."""
     sites = [(0.0, 0.0), (0.0, 200.0), (171.0, 100.0)]
     sums = {"uav": 0.0, "ground": 0.0}
     for k, (ux, uy, uz) in enumerate(problem.users.tolist()):
@@ -76,13 +76,13 @@ def test_an_observation_by_a_scalar_loop(settings: dict[str, Any]) -> None:
     [
         ({}, 0.18, 0.22),
         (AS_PUBLISHED, 0.16, 0.23),
-        # Of suite `radio`, which has gone.
+        # From suite `radio`, which was deleted.
         ({"uav_fading": False}, 0.07, 0.075),
     ],
     ids=["text", "published", "former"],
 )
 def test_the_noise_of_one_draw(settings: dict[str, Any], absolute: float, relative: float) -> None:
-    """Its root mean square over uniform points, in bit/s/Hz, and by the objective's deviation."""
+    """Its root mean square over uniform points, in bit/s/Hz and relative to the objective's."""
     squares, ratios = [], []
     for seed in range(4):
         problem, X = RadioCorridors(user_seed=seed, **settings), points(200, seed=seed)

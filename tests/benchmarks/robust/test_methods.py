@@ -1,4 +1,4 @@
-"""The methods of suite `robust`, by what they maximise."""
+"""The methods of suite `robust`: their acquisition functions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def history(radius: float = 0.1) -> History:
 
 
 def bound(gp: SingleTaskGP, x: Tensor, contexts: Tensor) -> Tensor:
-    """The upper confidence bound at ``x`` in each context, by BoTorch."""
+    """BoTorch's upper confidence bound at ``x`` in each context."""
     joint = torch.cat([x.expand(len(contexts), -1), contexts], dim=-1)
     with torch.no_grad():
         return UpperConfidenceBound(gp, beta=BETA)(joint.unsqueeze(-2))
 
 
 def value_and_gp(name: str, at: Tensor, radius: float = 0.1) -> tuple[float, SingleTaskGP]:
-    """The acquisition function of a method at the decisions ``at``, and its process."""
+    """The acquisition value of a method at the decisions ``at``, and its process."""
     known = history(radius)
     strategy = method_named(name).start(replace(CAMEL, build=ModifiedBranin), ModifiedBranin())
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The loop with contexts, by hand."""
+"""The loop with contexts, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_replicate_by_hand() -> None:
     assert result.f == pytest.approx([camel(x, c) for x, c in X])
     noise = np.subtract(result.y, result.f)
     assert 0.0 < abs(noise).max() < 0.05
-    # In expectation, x c + c^2 is 1/3 in place of whatever was drawn.
+    # The expectation of x c + c^2 is 1/3.
     expected = [camel(x, 0.0) - 1 / 3 for x in X[2:, 0]]
     regret = [-1 / 3 - value for value in expected]
     assert result.extras["expected"] == pytest.approx(expected)

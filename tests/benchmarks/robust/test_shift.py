@@ -40,7 +40,7 @@ def test_criteria_by_loops(name) -> None:
             points = quantiles(ATOMS, moved, problem.context_bounds)
             total = sum(float(problem(torch.cat([x, c]), noise=False)) for c in points)
             assert abs(float(values[key][i]) - total / ATOMS) < 1e-9
-    # The truth is in the ball, up to the places that mass may move to.
+    # The truth is in the ball, up to the grid to which mass may move.
     assert (values["worst"] <= values["truth"] + 1e-2).all()
     assert (values["worst"] <= values["nominal"]).all()
     without = criteria(problem, 0.0, X)
@@ -56,8 +56,8 @@ def test_the_measured_radius() -> None:
         size: torch.tensor([measured_radius(0.5 + size + draw, stated) for draw in z])
         for size in (0.0, 0.1, 0.2)
     }
-    # The mean of 20 contexts has a standard deviation of 0.1 / sqrt(20) = 0.022, which is what
-    # decides where a shift is; what chance adds, 0.03, is taken off.
+    # The mean of 20 contexts has a standard deviation of 0.1 / sqrt(20) = 0.022, which dominates
+    # the error for a shift. The mean distance of draws, 0.03, is subtracted.
     assert 0.3 < (found[0.0] == 0.0).double().mean() < 0.8 and found[0.0].mean() < 0.02
     for size in (0.1, 0.2):
         assert abs(found[size].mean() - (size - 0.03)) < 0.02

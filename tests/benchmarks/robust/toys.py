@@ -1,4 +1,4 @@
-"""A task with contexts that is short, and methods that follow a script."""
+"""A short task with contexts, and methods that follow a script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
 
 @dataclass(frozen=True)
 class Scripted:
-    """Makes given decisions in turn, and notes what it is told."""
+    """Makes given decisions in turn, and records its data."""
 
     name: str = "scripted"
     path: tuple[float, ...] = (0.0,)

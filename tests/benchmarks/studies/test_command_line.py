@@ -1,4 +1,4 @@
-"""What studies share: runs from which a study goes on."""
+"""The command line of studies: resumed runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CELLS = [{"method": "a"}, {"method": "b"}]
 
 @pytest.mark.parametrize("cut", ["", '{"seed": 1, "meth', '{"seed": 1, "method": "b", "y": 2.0}'])
 def test_a_study_goes_on_from_whole_lines(tmp_path: Path, cut: str) -> None:
-    """A run that was killed while its line was written is run again."""
+    """If a process is killed while it writes a line, this run is repeated."""
     kept = {"seed": 1, "method": "a", "y": 1.0}
     path = tmp_path / "runs.jsonl"
     path.write_text(f"{json.dumps(kept)}\n{cut}", encoding="utf-8")
@@ -25,7 +25,7 @@ def test_a_study_goes_on_from_whole_lines(tmp_path: Path, cut: str) -> None:
         asked.append((cell["method"], seed))
         return {"y": 3.0}
 
-    for _ in range(2):  # the second time nothing is run
+    for _ in range(2):  # the second call runs nothing
         runs = resumed_runs(path, [1], CELLS, run)
         assert runs == [kept, {"seed": 1, "method": "b", "y": 3.0}]
         assert [json.loads(line) for line in path.read_text().splitlines()] == runs

@@ -1,4 +1,4 @@
-"""The study on coverage of the objective: its rules by hand, and what it counts."""
+"""The study on coverage of the objective: its rules by hand, and its scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from botorch_calib import CalibratedModel, LocalizedConformal
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    """After 15 points of a path, under a noise variance ten times too small."""
+    """Data after 15 points of a path, with a noise variance ten times too small."""
     problem = study.problems()["drawn"][1]
     oracle = problem.build(0)
     X = torch.rand(15, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
@@ -70,6 +70,6 @@ def test_judgement_by_hand(data: Data) -> None:
         return torch.where(inside, f - 1, f + 1), torch.where(inside, f + 3, f + 3)
 
     covered, width, score = study.judged(rule, data, data.X)
-    # 5 intervals of length 4 that hold, 10 of length 2 that miss by 1 and cost 10 for it.
+    # 5 intervals of length 4 cover, and 10 of length 2 miss by 1 with a penalty of 10.
     assert (covered, width) == pytest.approx((1 / 3, 40 / 15))
     assert score == pytest.approx(40 / 15 + 10 * 10 / 15)

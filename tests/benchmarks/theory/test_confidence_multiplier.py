@@ -1,4 +1,4 @@
-"""`confidence_multiplier` against dense determinants, the papers' formulas, random functions."""
+"""`confidence_multiplier` against dense determinants, the papers' formulas and random functions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DELTA, NOISE_BOUND, NORM_BOUND = 0.1, 0.3, 1.7
 
 @pytest.fixture(autouse=True)
 def no_warnings_of_scales():
-    """Some data here are not standardised on purpose."""
+    """Some data are not standardised, on purpose."""
     with validate_input_scaling(False):
         yield
 
 
 def kernel_matrix(X: Any) -> Any:
-    """Of the models of `tests.gps`, on their unit of inputs."""
+    """The kernel matrix of models of `tests.gps`, in their units of inputs."""
     gaps = (X[:, None] - X[None]) / np.array(LENGTHSCALES)
     return np.exp(-0.5 * np.square(gaps).sum(axis=-1))
 
@@ -62,7 +62,7 @@ def test_dense_determinant(fixed_noise, transforms):
     expected = oracle(kernel_matrix(X.numpy()), noise, NOISE_BOUND / unit)
     assert beta_of(gp).shape == ()
     assert beta_of(gp).item() == pytest.approx(expected, rel=1e-11)
-    # Both modes, and the model is left in the one it was in.
+    # In both modes, which do not change.
     assert beta_of(gp.train()).item() == pytest.approx(expected, rel=1e-11) and gp.training
 
 
@@ -103,9 +103,9 @@ def test_wrappers_and_theorem_1_of_the_delays_paper():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_holds_the_objective_while_the_search_goes_on(seed):
-    """Functions of a known norm, normal noise, queries by the bound itself: never left.
+    """It contains functions of a known norm, with normal noise and queries by the bound itself.
 
-    The bound is loose, and no seed of 200 fails.
+    The bound is loose: it holds for 200 of 200 seeds.
     """
     generator = torch.Generator().manual_seed(seed)
     centres, scale = uniform(15, 1, generator=generator), 0.15

@@ -43,13 +43,13 @@ def test_gains_by_all_queries(noise: float) -> None:
         assert largest <= found[n] <= largest / GREEDY + 1e-12
 
 
-# B_f, B_y, R, lambda, delta, m and rho: numbers that are easy by hand.
+# B_f, B_y, R, lambda, delta, m and rho: simple numbers.
 THEORY = DelayedRegret(1.0, 2.0, 0.5, 1.0 / (math.e - 1.0), 2.0 / math.e, 3, 0.5)
 GAINS = np.array([0.0, 1.5, 2.5, 4.0])
 
 
 def test_delays_by_hand() -> None:
-    """With these, ``log(1 + 1 / lambda) = 1`` and ``log(2 / delta) = 1``."""
+    """For these numbers ``log(1 + 1 / lambda) = 1`` and ``log(2 / delta) = 1``."""
     assert THEORY.root(6.0) == pytest.approx(1.0 + 2.5 * 4.0)  # 2 (6 + 1 + 1) = 16
     assert THEORY.width(6.0, np.array([0.5, 0.25])) == pytest.approx(2.0 * 0.75 + 11.0)
     # T = 3: C_1^2 = 2, gamma_2 = 2.5 in beta_3 and gamma_3 = 4 elsewhere.
@@ -91,7 +91,7 @@ def test_the_norm_of_lemma_3_is_the_root_of_the_multiplier() -> None:
 
 
 def test_norms_of_posterior_means() -> None:
-    """In 300 data sets the bound of lemma 3 fails in no more than its probability allows."""
+    """In 300 data sets the bound of lemma 3 fails at most as often as its probability allows."""
     rng, noise, failures = np.random.default_rng(0), 0.04, 0
     points = np.linspace(0.0, 1.0, 30)[:, None]
     gram = proven_bounds.squared_exponential(points, 0.2)

@@ -1,4 +1,4 @@
-"""`stated_gains`: its counts and its evidence by the definition, and under the null hypothesis."""
+"""`stated_gains`: its counts and evidence by definition, and under the null hypothesis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_counts_and_evidence_are_those_of_the_definition() -> None:
 
 
 def test_right_statements_are_hardly_ever_doubted_and_wrong_ones_soon() -> None:
-    """2000 runs of fifty gains of an exponential distribution, and of twice its mean."""
+    """2000 runs of fifty exponential gains, with the stated mean and with twice this mean."""
     generator = torch.Generator().manual_seed(0)
     draws = -torch.rand(2000, 50, dtype=torch.double, generator=generator).log()
     stated, false, true = torch.ones(50), 0, 0
@@ -32,6 +32,6 @@ def test_right_statements_are_hardly_ever_doubted_and_wrong_ones_soon() -> None:
         false += stated_gains(stated, gains).evidence >= 20
     for gains in 2 * draws[:200]:
         true += stated_gains(stated, gains).evidence >= 20
-    # A share of 5 % at the most, with three standard deviations of the count.
+    # A share of at most 5 %, plus three standard deviations of the count.
     assert 0 < false <= 100 + 3 * (0.05 * 0.95 * 2000) ** 0.5
     assert true >= 150
