@@ -1,9 +1,8 @@
 r"""Integrals of a bivariate normal distribution over the tails beyond the knots.
 
-Let ``X`` be proportional to ``z + r eps`` (see `botorch_calib.distributions.denoised_piecewise`)
-and ``Z`` to ``z``, so that ``(X, Z)`` is a standard bivariate normal pair. For a normal piece,
-`bivariate_tails` computes the expected excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X >
-c, Z beyond k)`` and the derivative of this probability with respect to ``c``.
+For a normal piece, let ``X`` be proportional to ``z + r eps`` and ``Z`` to ``z``, so that ``(X,
+Z)`` is a standard bivariate normal pair. `bivariate_tails` computes the expected excess ``E[(X -
+c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and its derivative in ``c``.
 
 Values are divided by the largest density in the region of integration, so that an expected
 improvement of ``exp(-700)`` keeps its digits. The absolute error of
@@ -84,10 +83,8 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
 
 
 def off_zero(knots: Tensor) -> Tensor:
-    """Replace knots at zero by 1e-150, whose square does not underflow.
-
-    In `bivariate_tails` the angle of the corner is undefined if the knot and ``x`` are both zero.
-    """
+    """Replace knots at zero, where the angle of the corner is undefined for ``x = 0``."""
+    # The square of 1e-150 does not underflow.
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
 
@@ -101,9 +98,8 @@ def scale_beyond(
     knot``, ``c^2 + eta_c^2`` if the nearest point is the corner, and ``c^2`` for ``x >= knot
     norm^2``. The scale increases with the knot.
 
-    Returns:
-        The scale, and ``-c^2 / 2`` minus the scale. The difference is computed without ``c^2``,
-        whose rounding error exceeds 1 for ``c > 1e8``.
+    The second result is ``-c^2 / 2`` minus the scale, computed without ``c^2``, whose rounding
+    error exceeds 1 for ``c > 1e8``.
     """
     half = (knot * knot).mul(0.5)
     rest = torch.addcmul(half, c, c, value=-0.5)
@@ -133,10 +129,9 @@ def bivariate_tails(
     ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
     Args:
-        x: Thresholds on ``z + r eps``, ``batch_shape``. ``c``, ``r``, ``norm`` and ``log_at_c``
-            have the same shape.
-        c: Thresholds ``x / norm`` on ``X``.
-        r: Ratios of the noise.
+        x: Thresholds on ``z + r eps``, ``batch_shape``.
+        c: Thresholds ``x / norm`` on ``X``, ``batch_shape``.
+        r: Ratios of the noise, ``batch_shape``.
         norm: ``sqrt(1 + r^2)``.
         knots: Nonzero knots (see `off_zero`), ``num_knots x batch_shape`` or ``num_knots x 1``.
         ratios: `first_tails` of ``|c|``, ``2 x batch_shape``.

@@ -33,7 +33,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +49,7 @@ from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     SQRT_2PI,
     TINY,
+    NormalShares,
     cached_constant,
     first_tails,
     graded_rule,
@@ -57,9 +57,9 @@ from botorch_calib.distributions._normal_functions import (
     log_h,
     log_normal_interval,
     unit_legendre,
+    upper_score,
 )
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
-from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
@@ -73,21 +73,19 @@ EXCESS, SURVIVAL = 0, 1
 
 
 def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scale, and the noise divided by it, clamped to [`MIN_RATIO`, `MAX_RATIO`].
+    """Return the scale, and the noise divided by it, between `MIN_RATIO` and `MAX_RATIO`.
 
-    If the ratio exceeds `MAX_RATIO`, the scale is raised instead of reducing the noise, since such
-    a small scale has no effect.
+    If the scale is so small that it has no effect, it is raised.
     """
     scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
     return scale, (noise / scale).clamp(min=MIN_RATIO)
 
 
 def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
-    """Logarithm of the density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
+    """Return the log density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
 
-    For a normal piece, the density is the normal density of ``z + r eps`` at ``x`` times the
-    probability that ``z`` is in the piece given ``z + r eps = x``, divided by the unconditional
-    probability that ``z`` is in the piece.
+    For a normal piece, the density is the normal density at ``x`` times the probability that ``z``
+    is in the piece given ``z + r eps = x``, divided by its unconditional probability.
     """
     knots, _, form = pieces
     t = (knots - x) / r
@@ -116,7 +114,6 @@ class Parts(NamedTuple):
 
 @torch.no_grad()
 def parts_of(pieces: Pieces) -> Parts:
-    """The `Parts` of a distribution, without a graph."""
     knots, masses, form = pieces
     if form.stretched:
         return _stretched_parts(form, knots.device)
@@ -137,19 +134,15 @@ def parts_of(pieces: Pieces) -> Parts:
 
 @cached_constant
 def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
-    end, half = normal_end(form.stretched), 0.5 * form.stretched
+    half = 0.5 * form.stretched
+    end = float(upper_score(half))
     knots = torch.tensor([[-end], [end]], dtype=torch.float64, device=device)
     masses = knots.new_tensor([[half], [1.0 - form.stretched], [half]])
     return parts_of(Pieces(knots, masses, replace(form, stretched=0.0)))
 
 
-def normal_end(alpha: float) -> float:
-    """The number ``c`` with ``P(|z| > c) = alpha`` for standard normal ``z``."""
-    return -NormalDist().inv_cdf(0.5 * alpha)
-
-
 def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
-    """Jumps of a density at the finite knots, from its values at both ends of each piece."""
+    """Return the jumps of a density at the finite knots, given its values above and below them."""
     jumps = pad(above, (0, 0, 0, 1)) - pad(below, (0, 0, 1, 0))
     return jumps[int(form.open_low) : len(jumps) - int(form.open_high)]
 
@@ -202,11 +195,10 @@ def _by_pieces(
 
 
 class Values:
-    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph.
+    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph."""
 
-    The attribute ``totals`` contains ``E`` and ``S``, ``2 x n``. ``density`` contains ``p``, ``n``.
-    """
-
+    totals: Tensor  # ``E`` and ``S``, ``2 x n``
+    density: Tensor  # ``p``, ``n``
     log_scale: Tensor
     normal_density: Tensor  # the part of ``p`` from normal pieces; needed only with noise
     # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not
@@ -252,8 +244,7 @@ class Values:
     def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
         """Return ``E``, ``S`` and ``p`` of ``z + r eps`` for a covered form.
 
-        Each integral over the tail beyond a knot is multiplied by the jump of the density at this
-        knot.
+        The integral over the tail beyond a knot is multiplied by the jump of the density there.
         """
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
@@ -307,7 +298,7 @@ def density_slope(
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """Return the given rows of a tensor, without a copy if the rows are adjacent."""
+    """Return rows of a tensor, without a copy if they are adjacent."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return values.narrow(0, rows[0], len(rows))
     return torch.stack([values[i] for i in rows])
@@ -347,7 +338,7 @@ def _beside_normal(
         The differences, ``3 x n``, and the uniform piece's part of ``p``, ``n``, all divided by
         ``exp(log_scale)``.
     """
-    end = normal_end(alpha)
+    end = float(upper_score(0.5 * alpha))
     flat = (1.0 - alpha) / (2.0 * end) * SQRT_2PI
     y, weights = x / _SQRT_2, None
     if r is None:
@@ -379,9 +370,9 @@ def _beside_normal(
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
     """Return the integrals of ``r h(t)``, ``Phi(t)`` and ``phi(t) / r`` over uniform pieces.
 
-    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result is
-    divided by ``exp(log_scale)`` and has the shape ``3 x K x n``. The integral without noise has a
-    closed form. The contribution of the noise decreases with the distance from ``x``.
+    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result,
+    ``3 x K x n``, is divided by ``exp(log_scale)``. The integral without noise has a closed form.
+    The contribution of the noise decreases with the distance from ``x``.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)

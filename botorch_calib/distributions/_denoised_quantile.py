@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import NormalDist
 
 import torch
 from botorch.utils.probability.utils import log_phi
@@ -38,7 +37,7 @@ from botorch_calib.distributions._denoised_integrals import (
     log_survival,
     parts_of,
 )
-from botorch_calib.distributions._normal_functions import TINY, cached_constant
+from botorch_calib.distributions._normal_functions import TINY, cached_constant, upper_score
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 
@@ -56,18 +55,12 @@ _WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
 _TOLERANCE = 1e-9
 
 
-def upper_score(tail: float | Tensor) -> float | Tensor:
-    """Return the normal score ``zeta = -Phi^-1(tail)``."""
-    return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
-
-
 def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
     """Return normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x n``.
 
     If ``tail`` is a number, ``n`` is 1. The first five points are candidates for the guess. The
     last two are the ends of a bracket: with ``u = -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u)
-    <= P(z > T(u)) + P(eps > u) = tail``, and likewise ``P(z + r eps < T(-u) - r u) <= tail <= 1 -
-    tail``.
+    <= P(z > T(u)) + P(eps > u) = tail``, and likewise for ``T(-u) - r u``.
     """
     by_zeta, by_u = _directions(device)
     return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
@@ -75,7 +68,7 @@ def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
 
 @cached_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The factors of ``zeta`` and ``u`` in `normal_points`, ``2 x 7 x 1`` each."""
+    """Return the factors of ``zeta`` and ``u`` in `normal_points`, ``2 x 7 x 1`` each."""
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
     by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
     by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2

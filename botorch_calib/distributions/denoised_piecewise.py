@@ -39,9 +39,8 @@ from botorch_calib.distributions._denoised_quantile import (
     RatioTable,
     denoised_quantile,
     normal_points,
-    upper_score,
 )
-from botorch_calib.distributions._normal_functions import cached_constant, log_h
+from botorch_calib.distributions._normal_functions import cached_constant, log_h, upper_score
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMoments
 
@@ -231,15 +230,13 @@ class SmoothedPredictive(UnsmoothedPredictive):
         """Return the point ``x`` with ``P(value > x) = tail``, for ``tail`` up to 1/2."""
         if self.predictive.form.is_gaussian:
             return self._deviation() * upper_score(tail)
-        several = [tail] if isinstance(tail, Tensor) else []
-        shape, standard = self._shape(*several), self.predictive.standardized()
-        scale, ratio = held_ratio(self._scale, self.noise)
-        ratio = ratio.expand(shape).reshape(-1)
-        table = None
-        if isinstance(tail, Tensor):
-            tail = tail.expand(shape).reshape(-1)
+        if not isinstance(tail, Tensor):
+            shape, table = self._shape(), _table_of(self.predictive, tail)
         else:
-            table = _table_of(self.predictive, tail)
+            shape, table = self._shape(tail), None
+            tail = tail.expand(shape).reshape(-1)
+        scale, ratio = held_ratio(self._scale, self.noise)
+        ratio, standard = ratio.expand(shape).reshape(-1), self.predictive.standardized()
         x = _solved(standard, ratio, shape, tail) if table is None else table(ratio)
         return x.view(shape) * scale
 
@@ -247,10 +244,9 @@ class SmoothedPredictive(UnsmoothedPredictive):
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
     """Return a table of the ``tail`` quantile as a function of the noise ratio, or None.
 
-    A table is only made for a distribution that many points share, as other distributions change
-    with each call. Since the cache of tables is keyed by the knots and masses, there is no table if
-    they need gradients, or if they are on a GPU, from which they would be read back. There is no
-    table either if it would be inexact.
+    There is a table for a distribution that many points share, if the table is exact. Since knots
+    and masses are the key of the cache, there is none if they need gradients, or if they are on a
+    GPU, from which they would be read back.
     """
     form, standard = predictive.form, predictive.standardized()
     numbers = standard.finite_knots, standard.masses

@@ -1,10 +1,9 @@
 r"""Normal scores of a mixture of normal distributions, and their inverse.
 
-With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
-and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member, the score
-is the standardised residual ``(y - mu) / s``. If members agree, the score is nearly linear in
-``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses digits. They
-are differentiable to any order. The first dimension of a tensor is the dimension of the members.
+With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``.
+For a single member, the score is the standardised residual. If members agree, the score is nearly
+linear in ``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses
+digits. They are differentiable to any order. Members come first in the shape of a tensor.
 """
 
 from __future__ import annotations
@@ -85,10 +84,7 @@ def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log probability of each member given ``y``, and the log density of the mixture.
-
-    Shapes are as in `mixture_score`. The probabilities also have the dimension of the members.
-    """
+    """Return the log probability of each member given ``y``, and the log density of the mixture."""
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     each = -0.5 * ((y - mean) / deviation).square() - deviation.log()
     total = each.logsumexp(dim=0)
@@ -114,12 +110,12 @@ def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
 class ScoreTable:
     """Interpolation of `mixture_score` and its inverse, for many numbers under each mixture.
 
-    Cubic polynomials interpolate the score and its derivative at the nodes. The error of the score
-    is about 1e-5 if members are similar. If means and deviations differ by one deviation, the error
-    is up to 4e-4 for scores up to 4, and 1e-3 for scores up to 7. It is less than 0.1 in the far
-    tails, or if members are far apart. Beyond the outermost nodes, 30 deviations from all members,
-    interpolation is linear. The cost for each number does not depend on the number of members.
-    Means and deviations are as in `mixture_score`, in float64.
+    Cubic polynomials interpolate the score and its derivative at the nodes. Beyond the outermost
+    nodes, 30 deviations from all members, interpolation is linear. The cost for each number does
+    not depend on the number of members. The error of the score is about 1e-5 if members are
+    similar. If means and deviations differ by one deviation, the error is up to 4e-4 for scores up
+    to 4, and 1e-3 for scores up to 7. It is less than 0.1 in the far tails, or if members are far
+    apart. Means and deviations are as in `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -32,9 +33,9 @@ from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     cached_constant,
     log_normal_interval,
+    normal_moments,
 )
 from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
-from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
@@ -101,6 +102,10 @@ class PiecewisePredictive(WithMoments):
     form: PiecewiseForm
     masses: Tensor
     scale: Tensor | None
+    _knots: Tensor  # the finite knots, divided by the scale
+    _expanded: torch.Size = NO_BATCH
+    # Mean and variance of the distribution of scale 1, if computed in advance
+    _moments: tuple[Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -128,7 +133,7 @@ class PiecewisePredictive(WithMoments):
             knots, form = _validated(knots, masses, form)
         if scale is not None:
             knots = _times(knots, scale.reciprocal())
-        self._set(knots, masses, form, scale)
+        self._knots, self.masses, self.form, self.scale = knots, masses, form, scale
 
     @classmethod
     def from_form(
@@ -136,22 +141,13 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         """Make a distribution from its finite knots, divided by the scale, without checks."""
         self = cls.__new__(cls)
-        self._set(knots, masses.to(knots), form, scale)
+        self._knots, self.masses, self.form, self.scale = knots, masses.to(knots), form, scale
         return self
-
-    def _set(
-        self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
-    ) -> None:
-        """Set the attributes. ``knots`` are the finite knots, divided by the scale."""
-        self._knots, self.masses, self.form = knots, masses, form
-        self.scale, self._expanded = scale, NO_BATCH
-        # Mean and variance of the distribution of scale 1, if computed in advance
-        self._moments: tuple[Tensor, Tensor] | None = None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
         """Return a distribution of another scale and batch shape that shares knots and masses."""
-        view = self.__class__.__new__(self.__class__)
-        vars(view).update(vars(self), scale=scale, _expanded=expanded)
+        view = copy(self)
+        view.scale, view._expanded = scale, expanded
         return view
 
     # ---------------------------------------------------------------- constructors
@@ -269,7 +265,6 @@ class PiecewisePredictive(WithMoments):
                 "`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got "
                 f"{tails!r}."
             )
-        # Distance between the outermost knots, divided by the distance of the normal quantiles
         outermost = slice(None, None, len(levels) - 1)
         normal = torch.special.ndtri(levels.to(ordered)[outermost]).diff()
         scale = (ordered[..., outermost].diff(dim=-1) / normal).clamp(min=MIN_HALF_WIDTH)
@@ -462,10 +457,9 @@ class PiecewisePredictive(WithMoments):
     def _transport_stretched(self, z: Tensor) -> Tensor:
         """Return `transport` of a conformal distribution with stretched tails.
 
-        Let ``c = Phi^-1(1 - alpha/2)``. A distribution of half-width ``w`` has the scale ``w / c``.
-        In units of the scale its tails beyond ``c`` are standard normal, so ``z`` maps to itself.
-        Within the interval, the share ``(Phi(z) - alpha/2) / (1 - alpha)`` of the interval is below
-        the value, which is therefore ``c (2 Phi(z) - 1) / (1 - alpha)``.
+        Let ``c = Phi^-1(1 - alpha/2)``. In units of the scale, tails beyond ``c`` are standard
+        normal, so ``z`` maps to itself. The share ``(Phi(z) - alpha/2) / (1 - alpha)`` of the
+        interval is below a value in it, which is therefore ``c (2 Phi(z) - 1) / (1 - alpha)``.
         """
         tail, center, _ = self.masses.unbind(-1)
         end = -torch.special.ndtri(tail)
@@ -487,10 +481,8 @@ class PiecewisePredictive(WithMoments):
     def _moments_of_pieces(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance of the distribution of scale 1.
 
-        Let ``a = phi(low) / N`` and ``b = phi(high) / N``, with ``N`` the natural mass of a normal
-        piece. The piece has the mean ``a - b`` and the mean square ``1 + a low - b high``. A
-        uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around any ``c``, with ``l = low
-        - c`` and ``h = high - c``.
+        A uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around any ``c``, with ``l =
+        low - c`` and ``h = high - c``. For normal pieces see `normal_moments`.
         """
         finite, masses, form = self.standardized().finite_knots, self.masses, self.form
         if form.is_gaussian:
@@ -548,10 +540,7 @@ def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
-    """Check the values, and return the finite knots, at least `MIN_GAP` apart, and the full form.
-
-    The full form also states whether outer knots are infinite and whether an outer piece is hollow.
-    """
+    """Check the values; return the finite knots, at least `MIN_GAP` apart, and the full form."""
     knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
     if knots.isnan().any() or not (gaps >= 0).all():
@@ -573,8 +562,8 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 def has_rare_ends(levels: Tensor) -> bool:
     """Return whether almost no mass is beyond the first or the last of increasing ``levels``.
 
-    In the tails, cancellation errors of integrals over inner pieces are then too large compared
-    with the mass of the outer pieces. The levels are read back from their device.
+    Cancellation errors of inner pieces are then too large compared with the mass of the outer
+    pieces. The levels are read back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 

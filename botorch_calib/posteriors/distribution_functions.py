@@ -175,19 +175,15 @@ class _Histogram(OutcomeMap):
         """
         # Leading dimensions are dimensions of samples. Flatten them into a row per distribution.
         lead = tail.dim() - below.dim()
-        rows = tail.movedim(tuple(range(lead)), tuple(range(-lead, 0))) if lead else tail
-        rows = rows.flatten(below.dim() - 1)
-        last = shares.shape[-1] - 1
+        first, last = tuple(range(lead)), tuple(range(-lead, 0))
+        rows = tail.movedim(first, last).flatten(below.dim() - 1)
         with torch.no_grad():
             index = torch.searchsorted(below[..., 1:].contiguous(), rows.contiguous())
-            index = index.clamp(max=last)
+            index = index.clamp(max=shares.shape[-1] - 1)
         share = shares.gather(-1, index).clamp(min=_LEAST_SHARE)
         part = ((rows - below.gather(-1, index)) / share).clamp(0.0, 1.0)
         value = borders[index] + part * (borders[index + 1] - borders[index])
-        if not lead:
-            return value.view(tail.shape)
-        value = value.view(*below.shape[:-1], 1, *tail.shape[:lead])
-        return value.movedim(tuple(range(-lead, 0)), tuple(range(lead)))
+        return value.view(*below.shape[:-1], 1, *tail.shape[:lead]).movedim(last, first)
 
     def latent(self, outcome: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(outcome.shape, (*self._shares.shape[:-1], 1))

@@ -10,8 +10,7 @@ Every model is described in the same way, in the space of its *targets* ``t``:
 
 An exact Gaussian process has one member, and a fully Bayesian model has many. ``Standardize`` gives
 an affine map, and ``Log`` gives a nonlinear map. If only the cdf ``F`` of a posterior is available,
-the mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``. So the code below does not depend
-on the kind of model.
+the mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from functools import cached_property
+from statistics import NormalDist
 from typing import NamedTuple, Self
 
 import torch
@@ -44,8 +44,7 @@ EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
 # default of BoTorch's analytic acquisition functions, which do not export it.
 MIN_VARIANCE = 1e-12
-# Targets are clamped to this range. Derivatives contain the cube of a target over the smallest
-# standard deviation, which would overflow for larger targets.
+# Limit of targets: derivatives contain the cube of a target over the smallest deviation.
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
 _CHUNK = 2**14  # number of quantiles, at several levels, that are computed together
@@ -322,12 +321,9 @@ class Prediction:
     def _growth(self) -> tuple[Tensor, Tensor] | None:
         """The ratios ``v' / v`` and ``tau^2``, at least 1, if ``excess="objective"``; else None.
 
-        The process has the variance ``v`` and the noise variance ``n``. The calibrated score ``z``
-        has the variance ``tau^2``, raised to 1 if it is smaller. So the target ``t`` has the
-        variance ``tau^2 (v + n)``, and without noise ``v' = tau^2 (v + n) - n``. If ``z`` is
-        normal, ``v'`` is the fixed point of the EM algorithm that removes the noise from ``t``; its
-        first step is denoising with the process's gain ``v / (v + n)``. The form ``v' / v = 1 +
-        (tau^2 - 1) (1 + n / v)`` avoids cancellation.
+        See `CalibratedPosterior` for the symbols. If ``z`` is normal, ``v'`` is the fixed point of
+        the EM algorithm that removes the noise from ``t``; its first step is denoising with the
+        process's gain. The form ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` avoids cancellation.
         """
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
@@ -357,15 +353,12 @@ class Prediction:
         return self.outcome_map.outcome(self._origin + value).to(self.dtype)
 
     def _latent(self, name: str, value: Tensor | float) -> Tensor:
-        """Return targets minus `_origin`, given outcomes. Targets are clamped to `_FAR`."""
+        """Return targets minus `_origin`, given outcomes."""
         y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Return numbers in float64 as a tensor of at least two dimensions.
-
-        A vector becomes a new leading dimension.
-        """
+        """Return numbers as a tensor of at least two dimensions; a vector becomes the first."""
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
@@ -429,7 +422,7 @@ class Prediction:
             # Far below the distribution, the improvement is -best; far above, it is 0.
             return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
         values, log_weights = self._rule(self.outcome_map.latent(best), order)
-        # Not `logsumexp`: logarithms of both factors would take a third of the total time.
+        # The logarithms that `logsumexp` needs would take a third of the total time.
         largest = log_weights.detach().amax(dim=0)
         total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
         log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
@@ -488,13 +481,8 @@ class Prediction:
         whole = own = 0.5 * (y.at_score(1.0) - y.at_score(-1.0)).double()
         if noise is not None:
             f = self._with(objective=True)
-            own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
+            low, high = (f.quantile(NormalDist().cdf(k)).double() for k in (-1.0, 1.0))
+            own = torch.minimum(whole, 0.5 * (high - low))
         # The clamp avoids 0, where the derivative of the root is infinite.
         rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
         return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
-
-
-def _quantile(prediction: Prediction, score: float) -> Tensor:
-    """Return the quantile of a prediction at the level ``Phi(score)``."""
-    # The check of a tensor of levels would synchronize with the device.
-    return prediction.quantile(0.5 * math.erfc(-score / math.sqrt(2.0))).double()
