@@ -5,9 +5,9 @@ Z)`` is a standard bivariate normal pair. `bivariate_tails` computes the expecte
 c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and its derivative in ``c``.
 
 Values are divided by the largest density in the region of integration, so that an expected
-improvement of ``exp(-700)`` keeps its digits. The absolute error of
-``botorch.utils.probability.bvn`` is small, but its relative error is not. Nicholson's V function is
-an integral of a positive function, so its relative error is small. It costs a tenth as much.
+improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` has a small
+absolute but a large relative error. Nicholson's V function is an integral of a positive function,
+so its relative error is small. It costs a tenth as much.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.

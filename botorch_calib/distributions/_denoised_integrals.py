@@ -17,10 +17,10 @@ Other distributions with noise are integrated piece by piece (`_piece_integrals`
 
 *Derivatives.* ``dE/dx = -S`` and ``dS/dx = -p``. The heat equation gives ``dE/dr = r p`` and
 ``dS/dr = -r p'``. If ``z``, ``x`` and ``r`` are multiplied by a scale, so is ``E``, and ``S`` does
-not change, which gives the derivatives with respect to the scale. If the upper knot ``k`` of a
-piece with the density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``. The density
-of the whole piece decreases, so that its mass stays the same. First derivatives need no graph;
-second derivatives use the graph of `_piece_integrals`.
+not change, which gives the derivatives in the scale. If the upper knot ``k`` of a piece with the
+density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``, and the density of the whole
+piece decreases to keep its mass. First derivatives need no graph; second derivatives use the graph
+of `_piece_integrals`.
 
 Each value of ``x`` has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)``
 keep their digits. Lengths are in units of the scale of the normal pieces. The first dimension of a
@@ -61,6 +61,7 @@ from botorch_calib.distributions._normal_functions import (
 )
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
 # Range of the ratio of the noise to the scale. Outside this range, the smaller of the two
@@ -100,6 +101,20 @@ def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
     inner, width = form.pad(t), ends.diff(dim=0)
     flat = log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
     return torch.where(normal, density, flat)
+
+
+def pieces_of(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
+    """Return the `Pieces` of a distribution of scale 1 at ``n = shape.numel()`` points."""
+    knots, masses = (pieces_first(v, shape) for v in (standard.finite_knots, standard.masses))
+    return Pieces(knots, masses, standard.form)
+
+
+def pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
+    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a batch of one."""
+    num = values.shape[-1]
+    if values.numel() == num:
+        return values.reshape(num, 1)
+    return values.expand(*shape, num).reshape(shape.numel(), num).t()
 
 
 class Parts(NamedTuple):
@@ -289,7 +304,7 @@ def density_slope(
     With ``phi_r`` the density of the noise and ``j_k`` the jump of ``f`` at the knot ``k``, ``p' =
     int f'(z) phi_r(x - z) dz + sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal
     piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps = x`` is ``x / norm^2`` plus a sum
-    over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. The result has no graph.
+    over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``.
     """
     noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(LEAST, -LEAST).exp_()
     slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)
@@ -321,8 +336,8 @@ def _beside_normal(
 ) -> tuple[Tensor, Tensor]:
     r"""Return ``E``, ``S`` and ``p`` of a stretched form minus the normal distribution's values.
 
-    The two distributions agree outside ``[-c, c]``. Inside, the stretched form has the uniform
-    density ``u``, and ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative
+    Outside ``[-c, c]`` both agree. Inside, the stretched form has the uniform density ``u``, and
+    the difference ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative
     ``D_1 = u z - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 +
     phi(c) - phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
     differences as convolutions of ``D_2``, ``-D_1`` and ``D`` with the density of the noise:

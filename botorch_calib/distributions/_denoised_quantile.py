@@ -36,10 +36,12 @@ from botorch_calib.distributions._denoised_integrals import (
     log_densities,
     log_survival,
     parts_of,
+    pieces_of,
 )
 from botorch_calib.distributions._normal_functions import TINY, cached_constant, upper_score
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Number of angles ``w`` in [0, pi/2], ends included, among which the guess is sought
 _NUM_ANGLES = 5
@@ -55,20 +57,9 @@ _WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
 _TOLERANCE = 1e-9
 
 
-def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
-    """Return normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x n``.
-
-    If ``tail`` is a number, ``n`` is 1. The first five points are candidates for the guess. The
-    last two are the ends of a bracket: with ``u = -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u)
-    <= P(z > T(u)) + P(eps > u) = tail``, and likewise for ``T(-u) - r u``.
-    """
-    by_zeta, by_u = _directions(device)
-    return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
-
-
 @cached_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the factors of ``zeta`` and ``u`` in `normal_points`, ``2 x 7 x 1`` each."""
+    """Return the factors of ``zeta`` and ``u`` in `_starts`, ``2 x 7 x 1`` each."""
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
     by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
     by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2
@@ -76,15 +67,36 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
     return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
 
 
-def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
+@torch.no_grad()
+def _starts(
+    standard: PiecewisePredictive, r: Tensor, shape: torch.Size, tail: float | Tensor
+) -> Tensor:
+    """Return candidates for the guess and the two ends of a bracket, ``7 x n``.
+
+    With ``u = -Phi^-1(tail / 2)``, the upper end is ``T(u) + r u``, since ``P(z + r eps > T(u) + r
+    u) <= P(z > T(u)) + P(eps > u) = tail``. The lower end is ``T(-u) - r u``.
+    """
+    by_zeta, by_u = _directions(r.device)
+    u, eps = by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
+    lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
+    z = standard.transport(u.view(len(u), *lead))
+    if standard.batch_shape.numel() > 1:
+        z = z.expand(len(u), *shape)
+    return torch.addcmul(z.reshape(len(u), z[0].numel()), eps, r)
+
+
+def denoised_quantile(
+    standard: PiecewisePredictive, r: Tensor, shape: torch.Size, tail: float | Tensor
+) -> Tensor:
     """Return the ``n`` points ``x`` with ``P(z + r eps > x) = tail``; they are differentiable.
 
     Args:
-        r: Positive ratios of the noise to the scale of the normal pieces, ``n``, float64.
-        pieces: Any pieces, except for a single normal piece without bounds.
-        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
+        standard: Distribution of ``z``, of scale 1; not a single normal piece without bounds.
+        r: Positive ratios of the noise to the scale, ``n``, float64.
+        shape: Batch shape, with ``n`` elements.
         tail: Probabilities in (0, 1/2]: one number, or a tensor of shape ``n``.
     """
+    pieces, points = pieces_of(standard, shape), _starts(standard, r, shape, tail)
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
     parts = parts_of(off_corner)
     zeta = upper_score(tail)
@@ -127,11 +139,8 @@ class RatioTable:
     """A differentiable table of a function of ``r``, with a polynomial in ``log r`` on each cell.
 
     Noise makes quantiles analytic functions of ``log r``. Polynomials through 12 Chebyshev nodes
-    are exact up to rounding, unless two knots almost coincide. The attribute ``is_exact`` is True
-    if the polynomials agree with the function to `_TOLERANCE` at three points of each cell.
-
-    Args:
-        function: The function, which takes and returns float64 tensors of shape ``n``.
+    are exact up to rounding, unless two knots almost coincide: ``is_exact`` tells whether they
+    agree with the function to `_TOLERANCE` at three points of each cell.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -41,12 +41,8 @@ _NOTHING = 2 * LOG_ZERO
 def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
     """Return ``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` for any piecewise distribution.
 
-    Logarithms of 0 are `LOG_ZERO`.
-
-    Args:
-        x: Thresholds ``n``.
-        r: Positive ratios of the noise to the scale of normal pieces, ``n``; None without noise.
-        pieces: The pieces of the distribution.
+    ``x`` are ``n`` thresholds, and ``r`` are positive ratios of the noise to the scale of normal
+    pieces, or None without noise. Logarithms of 0 are `LOG_ZERO`.
     """
     (log_e, log_s), natural = piece_logs(x, r, pieces)
     return log_mixed(log_e - natural, pieces.masses), log_mixed(log_s - natural, pieces.masses)
@@ -79,18 +75,15 @@ def log_integrals(
 ) -> tuple[Tensor, Tensor]:
     """Return the logs ``K x n`` of both integrals over each piece (see the module docstring).
 
-    The logarithm of 0 is `_NOTHING`. As a function of ``z``, the integrand resembles a normal
+    Thresholds ``x`` and ratios ``r`` have the shape ``n``. The finite ends ``low`` and ``high`` of
+    the pieces have the shape ``K x n``, and the flags ``normal`` the shape ``K x 1``. The logarithm
+    of 0 is `_NOTHING`.
+
+    As a function of ``z``, the integrand resembles a normal
     density of mean ``x / (1 + r^2)`` and standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``,
     and ``omega`` above ``x``. Three panels of quadrature nodes meet at the peaks of both densities,
     so that the integrand decreases from the start of each panel. Above the last panel the noise has
     no effect.
-
-    Args:
-        x: Thresholds ``n``.
-        r: Ratios of the noise, ``n``; None without noise.
-        low: Finite lower ends of the pieces, ``K x n``.
-        high: Finite upper ends of the pieces, ``K x n``.
-        normal: Whether the density of a piece is normal, ``K x 1``.
     """
     if r is None:
         return _sharp_integrals(x, low, high, normal)
@@ -142,7 +135,7 @@ def _lower(end: Tensor, point: Tensor) -> Tensor:
 
 
 def _upper(end: Tensor, point: Tensor) -> Tensor:
-    """Return the larger number. If both are equal, the derivative belongs to ``end`` only."""
+    """Return the larger number, with the derivative of `_lower`."""
     return torch.where(point > end, point, end)
 
 

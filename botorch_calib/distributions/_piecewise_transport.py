@@ -8,8 +8,7 @@ since ``Phi`` is most accurate for negative arguments. In the lowest piece ``low
 0``, so ``log u = log Phi(z) - log m`` does not underflow.
 
 A recalibrated distribution has about twenty pieces, and transports tens of thousands of joint
-samples. So the properties of each piece are computed once. Each sample selects them by the index of
-its piece.
+samples. So the properties of each piece are computed once, and each sample selects them.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
     offset = log_ndtr(low.masked_fill(is_open, 0.0)) - log_natural
     offset = offset.masked_fill(is_open, 0.0).exp()
 
-    ends = cuts(below, above).detach()
-    if ends.dim() == 1:
-        index = torch.bucketize(z.detach().contiguous(), ends)
-    else:
-        index = (z.unsqueeze(-1) > ends).sum(dim=-1)
+    index = (z.unsqueeze(-1) > cuts(below, above)).sum(dim=-1)
     # Index of the piece in a row that contains the pieces of all distributions
     shape = torch.broadcast_shapes(low.shape, masses.shape)
     rows = torch.arange(shape[:-1].numel(), device=z.device).view(shape[:-1])
@@ -85,10 +80,7 @@ def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cuts(below: Tensor, above: Tensor) -> Tensor:
-    """Return ``Phi^-1`` of the mass below each inner knot, ``... x (K - 1)``.
-
-    Each score is computed from the mass below or the mass above the knot, whichever is smaller.
-    """
+    """Return ``Phi^-1`` of the mass below each inner knot, computed from the smaller mass."""
     below, above = below[..., 1:-1], above[..., 1:-1]
     low = torch.special.ndtri(below.clamp(0.0, 1.0))
     return torch.where(below < 0.5, low, -torch.special.ndtri(above.clamp(0.0, 1.0)))

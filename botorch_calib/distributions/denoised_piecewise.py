@@ -34,19 +34,15 @@ from botorch.utils.safe_math import log1mexp
 from torch import Tensor
 
 from botorch_calib.distributions import _denoised_integrals
-from botorch_calib.distributions._denoised_integrals import held_ratio
-from botorch_calib.distributions._denoised_quantile import (
-    RatioTable,
-    denoised_quantile,
-    normal_points,
-)
+from botorch_calib.distributions._denoised_integrals import held_ratio, pieces_first, pieces_of
+from botorch_calib.distributions._denoised_quantile import RatioTable, denoised_quantile
 from botorch_calib.distributions._normal_functions import cached_constant, log_h, upper_score
-from botorch_calib.distributions.form import Pieces, PiecewiseForm
+from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMoments
 
 
 class WithTails(WithMoments):
-    """A distribution whose functions are computed from the probabilities of both tails."""
+    """A distribution with functions of the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
         """Return the log probability of values above ``x``."""
@@ -72,9 +68,8 @@ class WithTails(WithMoments):
     def mean_below(self, level: float) -> Tensor:
         """Return the mean of the values below the ``level``-quantile, differentiable.
 
-        With the quantile ``q``, the mean is ``E[x | x <= q] = q - E(q - x)+ / level``. The
-        derivative of the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at
-        the quantile. So a small error of the quantile has only a second-order effect.
+        With the quantile ``q``, the mean is ``q - E(q - x)+ / level``. Its derivative in ``q``, ``1
+        - P(x <= q) / level``, is 0, so a small error of the quantile has a second-order effect.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
@@ -82,9 +77,8 @@ class WithTails(WithMoments):
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
         """Return the log probability of a value between two limits; None means no limit.
 
-        The probability is the difference of two probabilities of the upper tail, or of the lower
-        tail. The tail whose larger probability is smaller loses fewer digits. The relative error is
-        about 1e-16 divided by the distance of the limits in standard deviations.
+        The relative error is about 1e-16 divided by the distance of the limits in standard
+        deviations.
         """
         if upper is None:
             assert lower is not None
@@ -94,6 +88,7 @@ class WithTails(WithMoments):
             return mirrored.log_survival(-upper)
         above = self.log_survival(lower), self.log_survival(upper)
         below = mirrored.log_survival(-upper), mirrored.log_survival(-lower)
+        # The difference loses fewer digits in the tail whose larger probability is smaller.
         in_upper_tail = above[0] < below[0]
         larger, smaller = (
             torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
@@ -150,11 +145,11 @@ class UnsmoothedPredictive(WithTails):
         return self.predictive.log_prob(x)
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """Return the ``level``-quantile; see `SmoothedPredictive` for several levels in (0, 1)."""
+        """Return the ``level``-quantile, for levels as in `SmoothedPredictive.quantile`."""
         return self.predictive.quantile(level)
 
     def _deviation(self) -> Tensor:
-        """Return the standard deviation of the value if there is a single normal piece."""
+        """Return the standard deviation under a single normal piece."""
         scale = self._scale.expand(self._shape())
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
@@ -170,7 +165,7 @@ class UnsmoothedPredictive(WithTails):
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
-        return way(x, noise, _pieces(standard, shape), scale=scale).view(shape)
+        return way(x, noise, pieces_of(standard, shape), scale=scale).view(shape)
 
 
 class SmoothedPredictive(UnsmoothedPredictive):
@@ -203,8 +198,8 @@ class SmoothedPredictive(UnsmoothedPredictive):
         shape, standard = self._shape(x), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
-        log_p = _denoised_integrals.log_densities(at, ratio, _pieces(standard, shape))
-        log_masses = _pieces_first(standard.log_masses, shape)
+        log_p = _denoised_integrals.log_densities(at, ratio, pieces_of(standard, shape))
+        log_masses = pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -237,7 +232,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
             tail = tail.expand(shape).reshape(-1)
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio, standard = ratio.expand(shape).reshape(-1), self.predictive.standardized()
-        x = _solved(standard, ratio, shape, tail) if table is None else table(ratio)
+        x = denoised_quantile(standard, ratio, shape, tail) if table is None else table(ratio)
         return x.view(shape) * scale
 
 
@@ -267,31 +262,4 @@ def _table_by_numbers(
     """Return the table of `_table_of`, which costs as much as two batches of 512 quantiles."""
     as_row = partial(torch.tensor, dtype=torch.float64, device=torch.device("cpu"))
     standard = PiecewisePredictive.from_form(as_row(knots), as_row(masses), form)
-    return RatioTable(lambda r: _solved(standard, r, r.shape, tail))
-
-
-def _solved(
-    standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
-) -> Tensor:
-    """Return the ``tail`` quantile at ``n = shape.numel()`` noise ratios."""
-    with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
-        u, eps = normal_points(tail, ratio.device)
-        lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
-        z = standard.transport(u.view(len(u), *lead))
-        if standard.batch_shape.numel() > 1:
-            z = z.expand(len(u), *shape)
-        points = torch.addcmul(z.reshape(len(u), z[0].numel()), eps, ratio)
-    return denoised_quantile(ratio, _pieces(standard, shape), points, tail)
-
-
-def _pieces(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
-    knots, masses = (_pieces_first(v, shape) for v in (standard.finite_knots, standard.masses))
-    return Pieces(knots, masses, standard.form)
-
-
-def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a batch of one."""
-    num = values.shape[-1]
-    if values.numel() == num:
-        return values.reshape(num, 1)
-    return values.expand(*shape, num).reshape(shape.numel(), num).t()
+    return RatioTable(lambda r: denoised_quantile(standard, r, r.shape, tail))

@@ -73,9 +73,8 @@ def score_of_members(t: Tensor) -> Tensor:
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return ``F^-1(Phi(z))``, the inverse of `mixture_score`, for the same shapes.
 
-    The score of the result is exact up to rounding, so the cdf at the result has an error of 1e-12
-    for any distance between members. If the quantile is in a gap between members, the result may be
-    any number in the gap.
+    For any distance between members, the cdf at the result has an error of 1e-12. If the quantile
+    is in a gap between members, the result may be any number in the gap.
     """
     shape = torch.broadcast_shapes(z.shape, mean.shape[1:], deviation.shape[1:])
     members = [align_members(x.double(), len(shape)).expand(-1, *shape) for x in (mean, deviation)]
@@ -245,8 +244,8 @@ class _Quantile(Function):
 class _LowerTail:
     """The logarithm ``log_mass`` of the cdf of a mixture, without a graph.
 
-    The standardised residuals ``t`` of the members are ``num_members x shape``. Densities are
-    multiplied by ``exp(half)``, so that they do not underflow if all residuals are far below 0.
+    Densities of the standardised residuals ``t``, ``num_members x shape``, are multiplied by
+    ``exp(half)``, so that they do not underflow if all residuals are far below 0.
     """
 
     def __init__(self, t: Tensor) -> None:

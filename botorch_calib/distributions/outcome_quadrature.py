@@ -1,8 +1,8 @@
 r"""Expectations of any function under a smoothed piecewise distribution, by quadrature.
 
-If the outcome is a nonlinear, increasing function ``g`` of the predicted variable ``x``, ``E(g(x) -
-g(c))+`` is an integral over ``x > c``. The density of ``x`` has a closed form. For each piece with
-noise, it is a normal or constant density times a difference of two normal probabilities.
+For a nonlinear, increasing outcome ``g(x)``, ``E(g(x) - g(c))+`` is an integral over ``x > c``. The
+density of ``x`` has a closed form. For each piece with noise, it is a normal or constant density
+times a difference of two normal probabilities.
 """
 
 from __future__ import annotations
@@ -120,8 +120,7 @@ def _nodes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return nodes, logs of weight times panel length, and the index of each panel's piece.
 
-    The first two are ``order x num_panels x shape``. On a CPU, panels that are empty at all points
-    are omitted. On a GPU this test would force a synchronization.
+    The first two are ``order x num_panels x shape``.
     """
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()
@@ -168,7 +167,7 @@ def _nodes(
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
     panel = torch.arange(len(lengths), device=lengths.device)
-    if lengths.device.type == "cpu":
+    if lengths.device.type == "cpu":  # omit panels that are empty at all points
         in_use = (lengths > 0.0).view(len(panel), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # at least one panel
         panel = panel[in_use]
@@ -182,10 +181,7 @@ def _nodes(
 
 @cached_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each.
-
-    The two outer panels are for tails, where nodes are farther apart towards the end of the tail.
-    """
+    """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each."""
     inner, weights = unit_legendre(order, dtype, device)
     falling, graded = graded_rule(order, dtype, device)
     nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)

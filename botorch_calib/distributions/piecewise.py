@@ -73,8 +73,8 @@ class PiecewisePredictive(WithMoments):
 
     Values are in units of ``z``. All methods are differentiable in ``knots``, ``masses`` and
     ``scale``. In a posterior, the ``batch_shape`` of this distribution is the shape of the
-    posterior mean, ``batch_shape x q x 1``. Knots, half-widths and levels that are not tensors are
-    converted to double precision. Masses and scales are converted to the precision of the knots.
+    posterior mean, ``batch_shape x q x 1``. Numbers that are not tensors are converted to double
+    precision, and masses and scales to the precision of the knots.
 
     Args:
         knots: Ends of the pieces, increasing along the last dimension. Give all knots,
@@ -159,10 +159,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """Make a batch of standard normal distributions.
-
-        A correction by them leaves predictions unchanged.
-        """
+        """Make a batch of standard normal distributions, which leave predictions unchanged."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -299,10 +296,7 @@ class PiecewisePredictive(WithMoments):
         return twin._viewed(self.scale, self._expanded)
 
     def standardized(self) -> PiecewisePredictive:
-        """Return the distribution of ``z / scale``, not expanded. Its normal pieces have scale 1.
-
-        Conformal distributions with stretched tails and the same ``alpha`` share it.
-        """
+        """Return the distribution of ``z / scale``, which has scale 1 and is not expanded."""
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
@@ -416,10 +410,9 @@ class PiecewisePredictive(WithMoments):
     def quantile(self, p: Tensor | float) -> Tensor:
         """Return the ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
-        Args:
-            p: Levels in (0, 1). The check of a tensor synchronizes with its device. The normal
-                score of a number is computed in double precision, so the number may be closer to
-                0 or 1 than the precision of the knots resolves.
+        Levels ``p`` are in (0, 1). The check of a tensor synchronizes with its device. The normal
+        score of a number is computed in double precision, so the number may be closer to 0 or 1
+        than the precision of the knots resolves.
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
@@ -432,11 +425,8 @@ class PiecewisePredictive(WithMoments):
         r"""Return ``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
         This is the monotone map from the standard normal to this distribution. The argument is
-        ``z`` instead of ``Phi(z)``, so both tails keep their digits.
-
-        Args:
-            z: Standard normal numbers that broadcast against ``batch_shape``. Dimensions of samples
-                come first.
+        ``z`` instead of ``Phi(z)``, so both tails keep their digits. It broadcasts against
+        ``batch_shape``, with dimensions of samples first.
         """
         check_tensor("z", z)
         if self._expanded:

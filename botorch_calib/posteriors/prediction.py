@@ -84,9 +84,9 @@ class Prediction:
     Given the distribution ``p(t)`` of calibrated targets, the objective has the marginals ``f~ ~
     int N(f; mu + a (t - mu), a n) p(t) dt`` with ``a = v / (v + n)`` [Kim2024locbo, eq. 30], in
     closed form; for ensembles see `DenoisedMixture`. Quantiles and probabilities are exact under a
-    nonlinear map too. Moments and improvement are then integrals by differentiable quadrature. They
-    are accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to
-    a kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
+    nonlinear map too. Moments and improvement are then integrals by differentiable quadrature,
+    accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to a
+    kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
     exist, the result is the integral over a finite range.
 
     Args:
@@ -405,8 +405,8 @@ class Prediction:
         check_open_unit("level", level)
         if isinstance(self.outcome_map, Affine):
             return self._out(self._distribution.mean_below(level))
-        # The mean is q - E(q - f)+ / level, where a small error of q has a second-order effect. The
-        # shift moves q off a knot, where rounding would decide on which side of q a piece is.
+        # As in `mean_below`, a small error of q has a second-order effect. The shift moves q off a
+        # knot, where rounding would decide on which side of q a piece is.
         latent = self._distribution.quantile(level) + self._origin + 1e-8 * self._total
         q = self.outcome_map.outcome(latent)
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
