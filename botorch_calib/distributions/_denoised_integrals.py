@@ -41,24 +41,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
-from botorch_calib.distributions._normal_functions import (
-    FAR,
-    INV_SQRT_2PI,
-    LEAST,
-    LOG_ZERO,
-    SQRT_2PI,
-    TINY,
-    NormalShares,
-    cached_constant,
-    first_tails,
-    graded_rule,
-    less,
-    log_h,
-    log_normal_interval,
-    unit_legendre,
-    upper_score,
-)
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -94,12 +78,12 @@ def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
     norm = (1 + r.square()).sqrt()
     # Given z + r eps = x, a normal z without bounds is N(x / norm^2, (r / norm)^2).
     inner = form.pad((t + r * knots) / norm)
-    density = log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
-    density = density - log_normal_interval(ends[:-1], ends[1:])
+    density = nf.log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
+    density = density - nf.log_normal_interval(ends[:-1], ends[1:])
     if not any(form.uniform):
         return density
     inner, width = form.pad(t), ends.diff(dim=0)
-    flat = log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
+    flat = nf.log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
     return torch.where(normal, density, flat)
 
 
@@ -124,7 +108,7 @@ class Parts(NamedTuple):
     steps: Tensor | None  # jumps of the density of the uniform pieces; None if no piece is uniform
     at_low: Tensor  # density of each piece, normalised to mass 1, at its lower end
     at_high: Tensor  # density of each piece, normalised to mass 1, at its upper end
-    normal: NormalShares
+    normal: nf.NormalShares
 
 
 @torch.no_grad()
@@ -132,8 +116,8 @@ def parts_of(pieces: Pieces) -> Parts:
     knots, masses, form = pieces
     if form.stretched:
         return _stretched_parts(form, knots.device)
-    ends = form.pad(knots, -FAR, FAR)
-    shares = NormalShares(ends)
+    ends = form.pad(knots, -nf.FAR, nf.FAR)
+    shares = nf.NormalShares(ends)
     at_low, at_high = shares.at_low, shares.at_high
     if not any(form.uniform):
         jumps = _jumps(masses * at_low, masses * at_high, form)
@@ -147,10 +131,10 @@ def parts_of(pieces: Pieces) -> Parts:
     return Parts(jumps, steps, at_low + flat, at_high + flat, shares)
 
 
-@cached_constant
+@nf.cached_constant
 def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
     half = 0.5 * form.stretched
-    end = float(upper_score(half))
+    end = float(nf.upper_score(half))
     knots = torch.tensor([[-end], [end]], dtype=torch.float64, device=device)
     masses = knots.new_tensor([[half], [1.0 - form.stretched], [half]])
     return parts_of(Pieces(knots, masses, replace(form, stretched=0.0)))
@@ -235,13 +219,13 @@ class Values:
         knots, masses, form = pieces
         ends = form.pad(knots)
         log_p = torch.where(form.is_normal(x.device), log_phi(x), 0.0).expand_as(log_e)
-        log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * LOG_ZERO)
+        log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * nf.LOG_ZERO)
         log_s = log_s.sub_(natural).masked_fill_(x <= ends[:-1], 0.0)
         logs = torch.stack([log_e.sub_(natural), log_s, log_p - natural])
-        levels = logs[:2].amax(dim=0).masked_fill(masses == 0.0, LOG_ZERO)
-        self.log_scale = levels.amax(dim=0).clamp_(min=LOG_ZERO)
-        values = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
-        values.masked_fill_(logs <= LOG_ZERO, 0.0)
+        levels = logs[:2].amax(dim=0).masked_fill(masses == 0.0, nf.LOG_ZERO)
+        self.log_scale = levels.amax(dim=0).clamp_(min=nf.LOG_ZERO)
+        values = (logs - self.log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
+        values.masked_fill_(logs <= nf.LOG_ZERO, 0.0)
         self.of_pieces = lambda: values
         return (values * masses).sum(dim=1)
 
@@ -250,7 +234,7 @@ class Values:
         norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
         c = x / norm
         self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
-        values = _whole_line(c, norm, first_tails(c.abs()))
+        values = _whole_line(c, norm, nf.first_tails(c.abs()))
         change, flat = _beside_normal(x, r, alpha, self.log_scale)
         values.add_(change)
         self.normal_density = values[2] - flat
@@ -264,7 +248,7 @@ class Values:
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm
-        ratios, side = first_tails(c.abs()), knots.sign()
+        ratios, side = nf.first_tails(c.abs()), knots.sign()
         self.log_scale, log_at_c = scale_beyond(x, c, r, norm, knots[-1].clamp(min=0.0))
         tails = bivariate_tails(x, c, r, norm, knots, ratios, parts.normal.mills[1:-1], log_at_c)
         tails[0].mul_(norm)
@@ -272,7 +256,7 @@ class Values:
         tails.mul_(side)
         whole = _whole_line(c, norm, ratios)
         # Convert from units of the density at max(c, 0); the factor is at most 1.
-        whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
+        whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=nf.LEAST).exp_())
         values = (tails * parts.jumps).sum(dim=1)
         values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
         self.normal_density = values[2]
@@ -306,7 +290,7 @@ def density_slope(
     piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps = x`` is ``x / norm^2`` plus a sum
     over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``.
     """
-    noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(LEAST, -LEAST).exp_()
+    noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
     slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)
     slope.div_((r * r).add_(1.0))
     return slope if parts.steps is None else slope + (parts.steps * noise).sum(dim=0)
@@ -325,9 +309,9 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     The values are divided by ``phi(max(c, 0)) / phi(0)`` and have the shape ``3 x n``.
     """
     up = (-c).clamp_(min=0.0)
-    phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
+    phi = (up * up).mul_(-0.5).clamp_(min=nf.LEAST).exp_().mul_(nf.INV_SQRT_2PI)
     tail, h = ratios * phi
-    tail.lerp_(1.0 - tail, less(c, 0.0))
+    tail.lerp_(1.0 - tail, nf.less(c, 0.0))
     return torch.stack([h.add_(up).mul_(norm), tail, phi.div_(norm)])
 
 
@@ -353,20 +337,20 @@ def _beside_normal(
         The differences, ``3 x n``, and the uniform piece's part of ``p``, ``n``, all divided by
         ``exp(log_scale)``.
     """
-    end = float(upper_score(0.5 * alpha))
-    flat = (1.0 - alpha) / (2.0 * end) * SQRT_2PI
+    end = float(nf.upper_score(0.5 * alpha))
+    flat = (1.0 - alpha) / (2.0 * end) * nf.SQRT_2PI
     y, weights = x / _SQRT_2, None
     if r is None:
-        mass = (-log_scale).clamp_(max=-LEAST).exp_().mul_(x.abs() < end).div_(SQRT_2PI)
+        mass = (-log_scale).clamp_(max=-nf.LEAST).exp_().mul_(x.abs() < end).div_(nf.SQRT_2PI)
     else:
         low, high = ((side * end - x).div_(_SQRT_2 * r) for side in (-1.0, 1.0))
         start = torch.maximum(low, -high).clamp_(min=0.0)
         reach = (start * start).add_(0.5 * _CUT).sqrt_()
         low, high = torch.clamp(low, -reach, reach), torch.clamp(high, -reach, reach)
         length = high - low
-        nodes, weights = unit_legendre(_NODES, x.dtype, x.device)
+        nodes, weights = nf.unit_legendre(_NODES, x.dtype, x.device)
         tau = torch.addcmul(low, nodes.unsqueeze(-1), length)
-        mass = torch.addcmul(-log_scale, tau, tau, value=-1).clamp_(LEAST, -LEAST).exp_()
+        mass = torch.addcmul(-log_scale, tau, tau, value=-1).clamp_(nf.LEAST, -nf.LEAST).exp_()
         y = torch.addcmul(y, tau, r)
 
     bell, side = (y * y).neg_().exp_(), torch.erf(y)
@@ -378,7 +362,7 @@ def _beside_normal(
         length.mul_(1.0 / (_SQRT_2 * math.pi))
         change = (weights @ change.flatten(1)).view(3, -1).mul_(length)
         mass = (weights @ mass).mul_(length)
-    change[1].mul_(0.5 * SQRT_2PI)
+    change[1].mul_(0.5 * nf.SQRT_2PI)
     return change, mass.mul_(flat)
 
 
@@ -396,23 +380,23 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
     length = torch.minimum(torch.stack([at - low, high - at]).div_(r), reach)
     nodes, weights, side = _rule(x.dtype, x.device)
     y = nodes * length
-    unit = square.mul_(-0.5).sub_(log_scale).clamp_(LEAST, -LEAST).exp_()
-    unit = length.mul_(unit).mul_(r * INV_SQRT_2PI)
+    unit = square.mul_(-0.5).sub_(log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
+    unit = length.mul_(unit).mul_(r * nf.INV_SQRT_2PI)
     mass = torch.addcmul(y * start, y, y, value=0.5).neg_().exp_().mul_(unit).mul_(weights)
-    mills, ramp = first_tails(y.add_(start))
+    mills, ramp = nf.first_tails(y.add_(start))
     values = torch.stack([mass * ramp, mass * mills.mul_(side), mass]).sum(dim=(-4, -3))
     values[0].mul_(r)
     values[2].div_(r)
-    above, root = high - at, (-log_scale).clamp_(max=-LEAST).exp_()
+    above, root = high - at, (-log_scale).clamp_(max=-nf.LEAST).exp_()
     sure = torch.stack([above * (at + high).mul_(0.5).sub_(x), above])
     values[:2].addcmul_(sure, root)
     return values
 
 
-@cached_constant
+@nf.cached_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return nodes and weights, ``order x 1 x 1 x 1``, and the signs 1 below and -1 above ``x``."""
-    nodes, weights = graded_rule(_ORDER, dtype, device)
+    nodes, weights = nf.graded_rule(_ORDER, dtype, device)
     side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
     return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
 
@@ -438,7 +422,7 @@ class _Integral(Function):
         at = x / unit
         values = Values(at, held, Pieces(knots, masses, form), parts)
         total = values.totals[which]
-        log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
+        log_total = total.clamp(min=nf.TINY).log_().add_(values.log_scale)
         # If no mass is above x, all derivatives are 0.
         nothing = total <= 0.0
         total = total.masked_fill(nothing, math.inf)
@@ -491,7 +475,7 @@ def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, whi
     """Return ``E`` or ``S`` of a unit mass at each knot, divided by the total."""
     if r is not None:
         t = (knots - x) / r
-        log_value = log_h(t) + r.log() if which == EXCESS else log_ndtr(t)
-        return (log_value - log_total).clamp_(LEAST, -LEAST).exp_()
+        log_value = nf.log_h(t) + r.log() if which == EXCESS else log_ndtr(t)
+        return (log_value - log_total).clamp_(nf.LEAST, -nf.LEAST).exp_()
     value = (knots - x).clamp(min=0.0) if which == EXCESS else (x < knots).to(x.dtype)
-    return value * (-log_total).clamp(max=-LEAST).exp_()
+    return value * (-log_total).clamp(max=-nf.LEAST).exp_()

@@ -19,23 +19,14 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import (
-    FAR,
-    LEAST,
-    LOG_ZERO,
-    TINY,
-    graded_rule,
-    log_h,
-    log_interval_integrals,
-    log_normal_interval,
-)
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions.form import Pieces
 
 _ORDER = 24  # nodes on a panel: relative error about 1e-12
 _CUT = 72.0  # a panel ends where a normal density has decreased by a factor of exp(36)
 _CLEAR = 8.5  # the noise has no effect farther than this above x, in deviations of the noise
 _LOG_2 = math.log(2.0)
-_NOTHING = 2 * LOG_ZERO
+_NOTHING = 2 * nf.LOG_ZERO
 
 
 def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
@@ -55,8 +46,8 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
     The natural mass of a uniform piece is its width.
     """
     form = pieces.form
-    ends, normal = form.pad(pieces.knots, -FAR, FAR), form.is_normal(x.device)
-    natural = log_normal_interval(ends[:-1], ends[1:])
+    ends, normal = form.pad(pieces.knots, -nf.FAR, nf.FAR), form.is_normal(x.device)
+    natural = nf.log_normal_interval(ends[:-1], ends[1:])
     if any(form.uniform):
         natural = torch.where(normal, natural, ends.diff(dim=0).masked_fill(normal, 1.0).log())
     low, high = ends[:-1].expand(-1, len(x)), ends[1:].expand(-1, len(x))
@@ -66,8 +57,8 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
 def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
     """Return ``log(sum masses exp(logs))``, at least `LOG_ZERO`; differentiable at zero masses."""
     scale = logs.detach().masked_fill(masses == 0.0, _NOTHING).amax(dim=0)
-    total = (masses * (logs - scale).clamp(LEAST, -LEAST).exp()).sum(dim=0)
-    return (total.clamp(min=TINY).log() + scale).clamp(min=LOG_ZERO)
+    total = (masses * (logs - scale).clamp(nf.LEAST, -nf.LEAST).exp()).sum(dim=0)
+    return (total.clamp(min=nf.TINY).log() + scale).clamp(min=nf.LOG_ZERO)
 
 
 def log_integrals(
@@ -111,7 +102,7 @@ def log_integrals(
     lengths = torch.where(empty, r, _lower(lengths, reach))
     starts = torch.where(empty, x, starts)
 
-    nodes, weights = graded_rule(_ORDER, x.dtype, x.device)
+    nodes, weights = nf.graded_rule(_ORDER, x.dtype, x.device)
     downwards = torch.stack([~torch.zeros_like(rising), rising, torch.zeros_like(rising)])
     signed = torch.where(downwards.expand_as(lengths), -lengths, lengths)
     step = signed * nodes[:, 0].view(-1, 1, 1, 1)
@@ -120,7 +111,8 @@ def log_integrals(
     log_weight = log_weight.masked_fill(empty, _NOTHING) + weights.log().view(-1, 1, 1, 1)
     plain = _sharp_integrals(x, low, high, normal, start=clear)
     sums = (
-        (log_weight + values).logsumexp(dim=(0, 1)) for values in (log_h(t) + r.log(), log_ndtr(t))
+        (log_weight + values).logsumexp(dim=(0, 1))
+        for values in (nf.log_h(t) + r.log(), log_ndtr(t))
     )
     # `logaddexp` has no second derivatives if one of the terms is 0.
     log_excess, log_survival = (
@@ -146,7 +138,7 @@ def _sharp_integrals(
     start = _upper(low, x if start is None else start)
     empty = start >= high
     start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)
-    log_mass, log_rise = log_interval_integrals(start, high)
+    log_mass, log_rise = nf.log_interval_integrals(start, high)
     width = torch.where(normal, 1.0, high - start).log()
     log_mass = torch.where(normal, log_mass, width)
     log_rise = torch.where(normal, log_rise, 2 * width - _LOG_2)

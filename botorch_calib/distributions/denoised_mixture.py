@@ -41,13 +41,7 @@ from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib._roots import bracketed_root
-from botorch_calib.distributions._normal_functions import (
-    log_h,
-    lower_quantile,
-    ndtri_exp,
-    quick_log_interval,
-    unit_legendre,
-)
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, WithTails
 from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
@@ -149,7 +143,7 @@ class DenoisedMixture(WithTails):
         shape = self.deviation.shape[1:]
         shape = shape if x is None else torch.broadcast_shapes(x.shape, shape)
         steps = torch.linspace(0.0, 1.0, _NUM_PANELS + 1, dtype=torch.float64)
-        nodes, weights = unit_legendre(_ORDER, torch.float64, self.deviation.device)
+        nodes, weights = nf.unit_legendre(_ORDER, torch.float64, self.deviation.device)
         steps, nodes, weights = (
             align_members(values, len(shape)) for values in (steps.to(nodes), nodes, weights)
         )
@@ -176,7 +170,7 @@ class DenoisedMixture(WithTails):
         log_weight = (span * weights).mul_(u.cosh_()).clamp_(min=1e-300).log_()
         log_weight.add_(z.square(), alpha=-0.5)
         ends = torch.addcmul(center, width, edges.sinh_())
-        log_mass = quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
+        log_mass = nf.quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
         log_weight.add_(log_mass - log_weight.logsumexp(dim=1, keepdim=True))
         return z.flatten(0, 1), log_weight.flatten(0, 1)
 
@@ -220,12 +214,12 @@ class DenoisedMixture(WithTails):
         at = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
         # The part of each piece that is in the tail beyond the score
         start, end = torch.where(upper, at, low), torch.where(upper, high, at)
-        log_share = quick_log_interval(start, end) - quick_log_interval(low, high)
+        log_share = nf.quick_log_interval(start, end) - nf.quick_log_interval(low, high)
         if any(self.predictive.uniform):
             flat = self.predictive.form.is_uniform(score.device)
             log_share = torch.where(flat, ((end - start) / (high - low)).log(), log_share)
         log_tail = (log_share + self.predictive.log_masses).logsumexp(dim=-1)
-        z = lower_quantile(log_tail.clamp_(max=-1e-16))
+        z = nf.lower_quantile(log_tail.clamp_(max=-1e-16))
         return torch.where(score > 0.0, -z, z)
 
     def _score(self, x: Tensor) -> Tensor:
@@ -254,7 +248,7 @@ class DenoisedMixture(WithTails):
 
     def log_excess(self, x: Tensor) -> Tensor:
         parts = self._components(x, _LOWEST)
-        return parts.total(log_h(parts.residuals(x)), parts.deviation.log())
+        return parts.total(nf.log_h(parts.residuals(x)), parts.deviation.log())
 
     def log_survival(self, x: Tensor) -> Tensor:
         if not self.denoise:
@@ -316,7 +310,7 @@ class DenoisedMixture(WithTails):
             parts = self._components(x)
             t = parts.residuals(x)
             above, below = parts.total(log_ndtr(t)), parts.total(log_ndtr(-t))
-            score = ndtri_exp(torch.minimum(above, below))
+            score = nf.ndtri_exp(torch.minimum(above, below))
             score = torch.where(below < above, score, -score)
             log_p = parts.total(log_phi(t), -parts.deviation.log())
             return score - zeta, (log_p - log_phi(score)).exp(), 0.0

@@ -20,13 +20,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.functional import pad
 
 from botorch_calib._roots import bracketed_root
-from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
-    INV_SQRT_2PI,
-    LEAST,
-    lower_quantile,
-    mills_ratio,
-)
+from botorch_calib.distributions import _normal_functions as nf
 
 # Number of steps to the root on a GPU. If members are far apart, about 30 bisections shrink a
 # bracket 1e9 times as wide as the narrowest member, before a few Halley steps. If members overlap,
@@ -87,7 +81,7 @@ def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tens
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     each = -0.5 * ((y - mean) / deviation).square() - deviation.log()
     total = each.logsumexp(dim=0)
-    return each - total, total - HALF_LOG_2PI - math.log(len(each))
+    return each - total, total - nf.HALF_LOG_2PI - math.log(len(each))
 
 
 def align_members(values: Tensor, num_dims: int) -> Tensor:
@@ -126,7 +120,7 @@ class ScoreTable:
         x = self._center + self._unit * nodes
         z = mixture_score(x, mean, deviation)
         _, log_density = log_shares(x, mean, deviation)
-        log_slope = log_density + 0.5 * z.square() + HALF_LOG_2PI
+        log_slope = log_density + 0.5 * z.square() + nf.HALF_LOG_2PI
         slope = (log_slope.clamp(max=_LARGEST).exp() * self._unit).clamp(1 / _STEEPEST, _STEEPEST)
         self._nodes_x, self._nodes_z, self._slope = (
             values.movedim(0, -1).contiguous() for values in (nodes, z, slope)
@@ -202,7 +196,7 @@ class _Score(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, t: Tensor) -> Tensor:
         below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
-        z = lower_quantile(torch.minimum(below, above))
+        z = nf.lower_quantile(torch.minimum(below, above))
         z = torch.where(below < above, z, -z)
         ctx.save_for_backward(t, z)
         return z
@@ -233,7 +227,7 @@ class _Quantile(Function):
         log_share, log_density = log_shares(y, mean, deviation)
         by_z = by_mean = by_deviation = None
         if ctx.needs_input_grad[0]:
-            log_rate = -HALF_LOG_2PI - 0.5 * z.square() - log_density
+            log_rate = -nf.HALF_LOG_2PI - 0.5 * z.square() - log_density
             by_z = grad * log_rate.clamp(max=_LARGEST).exp()
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             by_mean = grad * log_share.exp()
@@ -255,13 +249,13 @@ class _LowerTail:
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
-        tail = mills_ratio(t.abs()).mul_(self.density).mul_(INV_SQRT_2PI)
+        tail = nf.mills_ratio(t.abs()).mul_(self.density).mul_(nf.INV_SQRT_2PI)
         self.log_mass = torch.where(t > 0, 1.0 - tail, tail).mean(dim=0).log_().sub_(self.half)
 
     @cached_property
     def density(self) -> Tensor:
         """``exp(half - t^2 / 2)``, ``num_members x shape``."""
-        return (self._t * self._t).mul_(-0.5).add_(self.half).clamp_(min=LEAST).exp_()
+        return (self._t * self._t).mul_(-0.5).add_(self.half).clamp_(min=nf.LEAST).exp_()
 
 
 def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -283,7 +277,7 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     def excess_score(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         t = (x - mean).mul_(inverse)
         tail = _LowerTail(t)
-        score = lower_quantile(tail.log_mass.clamp_(max=_BELOW_ONE))
+        score = nf.lower_quantile(tail.log_mass.clamp_(max=_BELOW_ONE))
         pull = tail.density * inverse
         total = pull.sum(dim=0)
         rate = (score.square() * 0.5 - tail.half).clamp_(max=_LARGEST).exp_()

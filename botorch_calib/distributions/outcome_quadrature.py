@@ -15,15 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._denoised_integrals import held_ratio
-from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
-    TINY,
-    cached_constant,
-    graded_rule,
-    quick_log_interval,
-    unit_legendre,
-)
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
@@ -175,15 +168,15 @@ def _nodes(
     kind, piece = panel // len(low), panel % len(low)
     column = (order, len(kind), *[1] * (len(shape) - 1))
     t = begin + nodes.index_select(1, kind).view(column) * lengths
-    log_length = lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+    log_length = lengths.clamp(min=nf.TINY).log() + log_rule.index_select(1, kind).view(column)
     return t, log_length, piece
 
 
-@cached_constant
+@nf.cached_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each."""
-    inner, weights = unit_legendre(order, dtype, device)
-    falling, graded = graded_rule(order, dtype, device)
+    inner, weights = nf.unit_legendre(order, dtype, device)
+    falling, graded = nf.graded_rule(order, dtype, device)
     nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
     return nodes, torch.stack([graded, weights, graded], dim=1).log()
 
@@ -194,7 +187,7 @@ class _LogShare(Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor) -> Tensor:
         ends = [torch.addcmul(end, t, unit, value=-1) for end in (low, high)]
-        value = quick_log_interval(*ends)
+        value = nf.quick_log_interval(*ends)
         ctx.save_for_backward(t, *ends, value)
         ctx.shapes = low.shape, high.shape, unit.shape
         return value
@@ -204,7 +197,8 @@ class _LogShare(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         t, *ends, value = ctx.saved_tensors
         by_low, by_high = (
-            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad) for end in ends
+            end.square().mul_(-0.5).sub_(value).sub_(nf.HALF_LOG_2PI).exp_().mul_(grad)
+            for end in ends
         )
         sums = -by_low.sum(dim=0), by_high.sum(dim=0), by_low.sub_(by_high).mul_(t).sum(dim=0)
         return (None, *(by.sum_to_size(s) for by, s in zip(sums, ctx.shapes, strict=True)))

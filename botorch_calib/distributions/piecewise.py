@@ -29,12 +29,7 @@ from botorch_calib._validation import (
     check_tensor,
     in_double,
 )
-from botorch_calib.distributions._normal_functions import (
-    LOG_ZERO,
-    cached_constant,
-    log_normal_interval,
-    normal_moments,
-)
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
@@ -356,13 +351,13 @@ class PiecewisePredictive(WithMoments):
     def log_masses(self) -> Tensor:
         """Logarithms of the masses, ``batch_shape x K``; ``log 0`` is finite, without gradient."""
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
-        return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
+        return log_masses.masked_fill(self.masses == 0, nf.LOG_ZERO)
 
     def _log_weights(self, knots: Tensor) -> Tensor:
         """Return the log of each mass divided by the natural mass (see `piece_logs`)."""
         flags, low, high = self.form.is_uniform(knots.device), knots[..., :-1], knots[..., 1:]
         width = high.masked_fill(~flags, 1.0) - low.masked_fill(~flags, 0.0)
-        return self.log_masses - torch.where(flags, width.log(), log_normal_interval(low, high))
+        return self.log_masses - torch.where(flags, width.log(), nf.log_normal_interval(low, high))
 
     # ---------------------------------------------------------------- the distribution itself
 
@@ -384,7 +379,7 @@ class PiecewisePredictive(WithMoments):
         z, knots = self._in_own_units(z).unsqueeze(-1), self._unit_knots
         low, high = knots[..., :-1], knots[..., 1:]
         inside = torch.minimum(torch.maximum(z, low), high)
-        normal = torch.exp(log_normal_interval(low, inside) + self._log_weights(knots))
+        normal = torch.exp(nf.log_normal_interval(low, inside) + self._log_weights(knots))
         flags = self.form.is_uniform(low.device)
         low_u = low.masked_fill(~flags, 0.0)
         width = high.masked_fill(~flags, 1.0) - low_u
@@ -483,7 +478,7 @@ class PiecewisePredictive(WithMoments):
         knots = form.pad(finite, -_FAR, _FAR)
         low, high = knots[:-1], knots[1:]
         normal = masses * form.is_normal(knots.device).view(-1, *[1] * (knots.dim() - 1))
-        mean, square = normal_moments(knots, normal)
+        mean, square = nf.normal_moments(knots, normal)
         if not any(form.uniform):
             return mean, (1 + square - mean.square()).clamp(min=0.0)
         pieces = [k for k, flag in enumerate(form.uniform) if flag]
@@ -499,7 +494,7 @@ _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 
 
-@cached_constant
+@nf.cached_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
