@@ -241,10 +241,7 @@ class Values:
         return values
 
     def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
-        """Return ``E``, ``S`` and ``p`` of ``z + r eps`` for a covered form.
-
-        The integral over the tail beyond a knot is multiplied by the jump of the density there.
-        """
+        """Return ``E``, ``S`` and ``p`` for a covered form: tails times jumps of the density."""
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm

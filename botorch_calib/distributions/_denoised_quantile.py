@@ -26,18 +26,8 @@ from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
 from botorch_calib._roots import bracketed_root, with_derivatives
+from botorch_calib.distributions import _denoised_integrals as integrals
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._denoised_integrals import (
-    MAX_RATIO,
-    MIN_RATIO,
-    Parts,
-    Values,
-    density_slope,
-    log_densities,
-    log_survival,
-    parts_of,
-    pieces_of,
-)
 from botorch_calib.distributions._normal_functions import TINY, cached_constant, upper_score
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
@@ -51,8 +41,8 @@ _NUM_STEPS = 10
 _DEEPEST = -700.0  # lower limit of logarithms of probabilities, at a normal score of 37
 _BELOW_ONE = 1 - 1e-9
 _NUM_CELLS, _NUM_NODES = 80, 12
-_LOW = math.log(MIN_RATIO)
-_WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
+_LOW = math.log(integrals.MIN_RATIO)
+_WIDTH = (math.log(integrals.MAX_RATIO) - _LOW) / _NUM_CELLS
 # Largest error divided by 1 + r. Typical errors are 1e-13, unless knots almost coincide.
 _TOLERANCE = 1e-9
 
@@ -96,9 +86,9 @@ def denoised_quantile(
         shape: Batch shape, with ``n`` elements.
         tail: Probabilities in (0, 1/2]: one number, or a tensor of shape ``n``.
     """
-    pieces, points = pieces_of(standard, shape), _starts(standard, r, shape, tail)
+    pieces, points = integrals.pieces_of(standard, shape), _starts(standard, r, shape, tail)
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
-    parts = parts_of(off_corner)
+    parts = integrals.parts_of(off_corner)
     zeta = upper_score(tail)
     log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
 
@@ -109,7 +99,7 @@ def denoised_quantile(
         return g - zeta, rate, torch.addcmul(log_slope, g, rate)
 
     def excess(x: Tensor, r: Tensor, knots: Tensor, masses: Tensor) -> Tensor:
-        return log_survival(x, r, Pieces(knots, masses, pieces.form), parts) - log_tail
+        return integrals.log_survival(x, r, Pieces(knots, masses, pieces.form), parts) - log_tail
 
     guess = points[:-2].amax(dim=0)
     root = bracketed_root(excess_score, guess, points[-2], points[-1], _NUM_STEPS)
@@ -117,21 +107,23 @@ def denoised_quantile(
 
 
 @torch.no_grad()
-def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
+def _survival(
+    x: Tensor, r: Tensor, pieces: Pieces, parts: integrals.Parts
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``log P(z + r eps > x)``, the log density, and its slope ``p' / p``, each ``n``."""
     if pieces.form.covered:
-        values = Values(x, r, pieces, parts)
+        values = integrals.Values(x, r, pieces, parts)
         log_scale, normal = values.log_scale, values.normal_density
         tail, density = values.totals[1], values.density
     else:
         _, log_s = log_integrals_by_pieces(x, r, pieces)
-        log_p = log_densities(x, r, pieces) + pieces.masses.clamp(min=TINY).log()
+        log_p = integrals.log_densities(x, r, pieces) + pieces.masses.clamp(min=TINY).log()
         log_scale = torch.maximum(log_s, log_p.amax(dim=0))
         each = (log_p - log_scale).exp()
         tail, density = (log_s - log_scale).exp(), each.sum(dim=0)
         normal = (each * pieces.form.is_normal(x.device)).sum(dim=0)
     density = density.clamp(min=TINY)
-    slope = density_slope(x, r, pieces.knots, parts, normal, log_scale).div_(density)
+    slope = integrals.density_slope(x, r, pieces.knots, parts, normal, log_scale).div_(density)
     return tail.clamp(min=TINY).log().add_(log_scale), density.log().add_(log_scale), slope
 
 

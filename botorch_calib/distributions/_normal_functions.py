@@ -123,11 +123,8 @@ def mills_ratio(x: Tensor) -> Tensor:
 
 
 def first_tails(x: Tensor) -> Tensor:
-    """Return `mills_ratio` and ``h(-x) / phi(x)``, ``2 x shape``, with the same accuracy.
-
-    The second ratio has its own polynomial: the error of ``1 - x mills_ratio(x)`` grows like
-    ``x^2``.
-    """
+    """Return `mills_ratio` and ``h(-x) / phi(x)``, ``2 x shape``, with the same accuracy."""
+    # The error of 1 - x mills_ratio(x) grows like x^2, so the second ratio has a polynomial too.
     growth = x + 1.0
     values = _polynomials(x, (_MILLS, _RAMP)).div_(growth)
     values[1].div_(growth)
@@ -135,11 +132,8 @@ def first_tails(x: Tensor) -> Tensor:
 
 
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
-    """Return values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``.
-
-    One matrix product evaluates groups of four powers of ``t``, and Horner's rule in ``t^4`` adds
-    the groups.
-    """
+    """Return values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``."""
+    # One matrix product evaluates groups of four powers. Horner's rule in t^4 adds the groups.
     if x.numel() > _CHUNK and not x.is_cuda:
         parts = x.reshape(-1).chunk(-(-x.numel() // _CHUNK))
         return torch.cat([_polynomials(part, polynomials) for part in parts], dim=1).view(
@@ -280,8 +274,8 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
 def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     """Return `log_normal_interval` without a graph, at a third of the cost.
 
-    The result is the difference of two scaled tail probabilities, on the side with less
-    cancellation. For a narrow interval the relative error is 1e-16 divided by the width.
+    The result is the difference of two tail probabilities on the side with less cancellation. For a
+    narrow interval the relative error is 1e-16 divided by the width.
     """
     mirrored = -high
     near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
@@ -404,11 +398,8 @@ def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return weighted sums over normal pieces: of the means, and of the mean squares minus 1.
 
     With ``a`` and ``b`` as in `_EndDensities`, a piece has the mean ``a - b`` and the mean square
-    ``1 + a low - b high``. Both results have derivatives of every order.
-
-    Args:
-        ends: Ends of the pieces as in `NormalShares`, ``(K + 1) x shape``.
-        weights: Weights of the pieces, which broadcast to ``K x shape``.
+    ``1 + a low - b high``. The ends, ``(K + 1) x shape``, are as in `NormalShares`, and the weights
+    broadcast to ``K x shape``. Both results have derivatives of every order.
     """
     a, b = _EndDensities.apply(ends)
     squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)

@@ -70,11 +70,10 @@ def log_integrals(
     the pieces have the shape ``K x n``, and the flags ``normal`` the shape ``K x 1``. The logarithm
     of 0 is `_NOTHING`.
 
-    As a function of ``z``, the integrand resembles a normal
-    density of mean ``x / (1 + r^2)`` and standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``,
-    and ``omega`` above ``x``. Three panels of quadrature nodes meet at the peaks of both densities,
-    so that the integrand decreases from the start of each panel. Above the last panel the noise has
-    no effect.
+    As a function of ``z``, the integrand resembles a normal density of mean ``x / (1 + r^2)`` and
+    standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels
+    of quadrature nodes meet at the peaks of both densities, so that the integrand decreases from
+    the start of each panel. Above the last panel the noise has no effect.
     """
     if r is None:
         return _sharp_integrals(x, low, high, normal)

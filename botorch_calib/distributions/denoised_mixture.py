@@ -136,10 +136,7 @@ class DenoisedMixture(WithTails):
 
     @torch.no_grad()
     def _rule(self, x: Tensor | None, lowest: float) -> tuple[Tensor, Tensor]:
-        """Return nodes ``z`` and log weights under the normal density, ``num_nodes x shape`` each.
-
-        The weights of each panel add up to its exact normal mass.
-        """
+        """Return nodes ``z`` and log weights under the normal density, ``num_nodes x shape``."""
         shape = self.deviation.shape[1:]
         shape = shape if x is None else torch.broadcast_shapes(x.shape, shape)
         steps = torch.linspace(0.0, 1.0, _NUM_PANELS + 1, dtype=torch.float64)
@@ -171,6 +168,7 @@ class DenoisedMixture(WithTails):
         log_weight.add_(z.square(), alpha=-0.5)
         ends = torch.addcmul(center, width, edges.sinh_())
         log_mass = nf.quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
+        # The weights of each panel add up to its exact normal mass.
         log_weight.add_(log_mass - log_weight.logsumexp(dim=1, keepdim=True))
         return z.flatten(0, 1), log_weight.flatten(0, 1)
 
@@ -324,13 +322,10 @@ class DenoisedMixture(WithTails):
 
 
 class _Components(NamedTuple):
-    """Normal components, ``num_members x num_nodes x shape``; some sizes may be 1.
-
-    Their means are ``start + gain * moved``.
-    """
+    """Normal components, ``num_members x num_nodes x shape``; some sizes may be 1."""
 
     log_weight: Tensor
-    start: Tensor
+    start: Tensor  # means are ``start + gain * moved``
     gain: Tensor
     moved: Tensor
     deviation: Tensor

@@ -33,8 +33,7 @@ from botorch.utils.probability.utils import log_ndtr
 from botorch.utils.safe_math import log1mexp
 from torch import Tensor
 
-from botorch_calib.distributions import _denoised_integrals
-from botorch_calib.distributions._denoised_integrals import held_ratio, pieces_first, pieces_of
+from botorch_calib.distributions import _denoised_integrals as integrals
 from botorch_calib.distributions._denoised_quantile import RatioTable, denoised_quantile
 from botorch_calib.distributions._normal_functions import cached_constant, log_h, upper_score
 from botorch_calib.distributions.form import PiecewiseForm
@@ -77,8 +76,7 @@ class WithTails(WithMoments):
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
         """Return the log probability of a value between two limits; None means no limit.
 
-        The relative error is about 1e-16 divided by the distance of the limits in standard
-        deviations.
+        The relative error is about 1e-16 over the distance of the limits in standard deviations.
         """
         if upper is None:
             assert lower is not None
@@ -132,13 +130,13 @@ class UnsmoothedPredictive(WithTails):
         if self.predictive.form.is_gaussian:
             deviation = self._deviation()
             return log_h(-x / deviation) + deviation.log()
-        return self._integral(x, _denoised_integrals.log_excess)
+        return self._integral(x, integrals.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
         if self.predictive.form.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Rounded masses may add up to slightly more than 1.
-        return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
+        return self._integral(x, integrals.log_survival).clamp(max=0.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Return the log density at ``x``, which is ``-inf`` outside a bounded support."""
@@ -165,7 +163,7 @@ class UnsmoothedPredictive(WithTails):
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
-        return way(x, noise, pieces_of(standard, shape), scale=scale).view(shape)
+        return way(x, noise, integrals.pieces_of(standard, shape), scale=scale).view(shape)
 
 
 class SmoothedPredictive(UnsmoothedPredictive):
@@ -196,10 +194,10 @@ class SmoothedPredictive(UnsmoothedPredictive):
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
         shape, standard = self._shape(x), self.predictive.standardized()
-        scale, ratio = held_ratio(self._scale, self.noise)
+        scale, ratio = integrals.held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
-        log_p = _denoised_integrals.log_densities(at, ratio, pieces_of(standard, shape))
-        log_masses = pieces_first(standard.log_masses, shape)
+        log_p = integrals.log_densities(at, ratio, integrals.pieces_of(standard, shape))
+        log_masses = integrals.pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -230,7 +228,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
         else:
             shape, table = self._shape(tail), None
             tail = tail.expand(shape).reshape(-1)
-        scale, ratio = held_ratio(self._scale, self.noise)
+        scale, ratio = integrals.held_ratio(self._scale, self.noise)
         ratio, standard = ratio.expand(shape).reshape(-1), self.predictive.standardized()
         x = denoised_quantile(standard, ratio, shape, tail) if table is None else table(ratio)
         return x.view(shape) * scale

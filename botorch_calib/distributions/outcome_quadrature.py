@@ -111,10 +111,7 @@ def _nodes(
     growth: Tensor,
     order: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nodes, logs of weight times panel length, and the index of each panel's piece.
-
-    The first two are ``order x num_panels x shape``.
-    """
+    """Return nodes, log weights (``order x num_panels x shape`` each), and the pieces of panels."""
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()
     peak = growth + shift

@@ -133,11 +133,7 @@ class CalibratedPosterior(Prediction, Posterior):
         with_baseline: Tensor | None = None,
         **settings: Any,
     ) -> Self:
-        """Make a posterior from moments in the space of the targets, without checks.
-
-        ``moments`` and ``settings`` are arguments of `Prediction`; ``covariance`` and
-        ``with_baseline`` are the attributes of this class.
-        """
+        """Make a posterior from arguments of `Prediction` and attributes, without checks."""
         self = cls.__new__(cls)
         Prediction.__init__(self, *moments, **settings)
         self.covariance, self.with_baseline = covariance, with_baseline

@@ -189,10 +189,7 @@ class Prediction:
         return score_of_tails(predictive.cdf(z), predictive.mirrored().cdf(-z))
 
     def own_score(self, value: Tensor | float) -> Tensor:
-        """Return the normal scores of observations under the model, without calibration.
-
-        Calibrators learn from these scores.
-        """
+        """Return the scores under the model itself, from which calibrators learn."""
         t = self.outcome_map.latent(self._double("value", value))
         if self.members:
             return mixture_score(t, *self._members_first(self.target_mean, self._total))
@@ -383,8 +380,8 @@ class Prediction:
         """Return ``log E(f - best_f)+``.
 
         Args:
-            best_f: Value to improve upon (maximisation). The result for minus infinity is infinity,
-                and the result for infinity is minus infinity.
+            best_f: Value to improve upon (maximisation). An infinite value gives infinity of the
+                opposite sign.
         """
         return self._log_improvement(best_f).to(self.dtype)
 
