@@ -285,7 +285,7 @@ def density_slope(
     With ``phi_r`` the density of the noise and ``j_k`` the jump of ``f`` at the knot ``k``, ``p' =
     int f'(z) phi_r(x - z) dz + sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal
     piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps = x`` is ``x / norm^2`` plus a sum
-    over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``.
+    over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. The result has no graph.
     """
     noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
     slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)

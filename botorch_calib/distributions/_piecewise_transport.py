@@ -44,7 +44,11 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
     offset = log_ndtr(low.masked_fill(is_open, 0.0)) - log_natural
     offset = offset.masked_fill(is_open, 0.0).exp()
 
-    index = (z.unsqueeze(-1) > cuts(below, above)).sum(dim=-1)
+    ends = cuts(below, above).detach()
+    if ends.dim() == 1:
+        index = torch.bucketize(z.detach().contiguous(), ends)
+    else:
+        index = (z.unsqueeze(-1) > ends).sum(dim=-1)
     # Index of the piece in a row that contains the pieces of all distributions
     shape = torch.broadcast_shapes(low.shape, masses.shape)
     rows = torch.arange(shape[:-1].numel(), device=z.device).view(shape[:-1])

@@ -103,12 +103,14 @@ class DenoisedMixture(WithTails):
 
         They have at least ``num_dims`` dimensions after the members.
         """
-        gain, rest = torch.ones_like(self.deviation), _LEAST_NOISE * self.deviation
+        rest = _LEAST_NOISE * self.deviation
         if self.denoise:
             variance = self.variance_of_members
             variance = variance if self.growth is None else variance * self.growth
             gain = variance / (variance + self.noise)
             rest = (gain * self.noise).clamp_min(rest.square()).sqrt()
+        else:
+            gain = torch.ones_like(rest)
         values = self.mean_of_members, self.deviation, gain, rest
         return (align_members(each, num_dims) for each in values)
 

@@ -41,7 +41,7 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMomen
 
 
 class WithTails(WithMoments):
-    """A distribution with functions of the probabilities of both tails."""
+    """A distribution whose functions are computed from the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
         """Return the log probability of values above ``x``."""
@@ -237,9 +237,9 @@ class SmoothedPredictive(UnsmoothedPredictive):
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
     """Return a table of the ``tail`` quantile as a function of the noise ratio, or None.
 
-    There is a table for a distribution that many points share, if the table is exact. Since knots
-    and masses are the key of the cache, there is none if they need gradients, or if they are on a
-    GPU, from which they would be read back.
+    There is a table only for a distribution that many points share, since others change with each
+    call, and only if the table is exact. Knots and masses are the key of the cache, so there is no
+    table if they need gradients, or if they are on a GPU, from which they would be read back.
     """
     form, standard = predictive.form, predictive.standardized()
     numbers = standard.finite_knots, standard.masses

@@ -133,7 +133,7 @@ class CalibratedPosterior(Prediction, Posterior):
         with_baseline: Tensor | None = None,
         **settings: Any,
     ) -> Self:
-        """Make a posterior from arguments of `Prediction` and attributes, without checks."""
+        """Make a posterior from arguments of `Prediction` and own attributes, without checks."""
         self = cls.__new__(cls)
         Prediction.__init__(self, *moments, **settings)
         self.covariance, self.with_baseline = covariance, with_baseline

@@ -32,7 +32,7 @@ class OutcomeMap(ABC):
         return None
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """Return the increasing map to ``weight y + offset``, of ``-latent`` if ``weight < 0``."""
+        """Return the increasing map from ``sign(weight) latent`` to ``weight y + offset``."""
         return _AffineAfter(self, weight, offset)
 
 

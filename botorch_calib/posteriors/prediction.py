@@ -44,7 +44,7 @@ EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
 # default of BoTorch's analytic acquisition functions, which do not export it.
 MIN_VARIANCE = 1e-12
-# Limit of targets: derivatives contain the cube of a target over the smallest deviation.
+# Limit of targets, since derivatives contain the cube of a target over the smallest deviation
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
 _CHUNK = 2**14  # number of quantiles, at several levels, that are computed together
@@ -355,7 +355,7 @@ class Prediction:
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Return numbers as a tensor of at least two dimensions; a vector becomes the first."""
+        """Return numbers with at least two dimensions; those of a vector are along the first."""
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
