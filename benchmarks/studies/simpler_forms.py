@@ -28,8 +28,7 @@ from botorch_calib.distributions import (
     SmoothedPredictive,
     UnsmoothedPredictive,
     _denoised_integrals,
-    _piece_integrals,
-    piecewise,
+    _normal_functions,
 )
 from botorch_calib.distributions._normal_functions import log_ndtr, log_normal_interval
 from botorch_calib.distributions._piecewise_transport import transported
@@ -136,7 +135,7 @@ def _moments(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
 
 
 def _moments_by_autograd(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    with mock.patch.object(piecewise, "normal_moments", plain_normal_moments):
+    with mock.patch.object(_normal_functions, "normal_moments", plain_normal_moments):
         return _moments(predictive, x, r)
 
 
@@ -157,13 +156,8 @@ def _narrow_excess(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Ten
 
 
 def _narrow_by_differences(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    def mass(low: Tensor, high: Tensor) -> Tensor:
-        return _plain_interval_integrals(low, high)[0]
-
-    with (
-        mock.patch.object(_piece_integrals, "log_interval_integrals", _plain_interval_integrals),
-        mock.patch.object(_piece_integrals, "log_normal_interval", mass),
-    ):
+    plain = _plain_interval_integrals
+    with mock.patch.object(_normal_functions, "log_interval_integrals", plain):
         return _narrow_excess(predictive, x, r)
 
 

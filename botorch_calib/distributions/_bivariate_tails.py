@@ -1,14 +1,13 @@
 r"""Integrals of a bivariate normal distribution over the tails beyond the knots.
 
-Let ``X`` be proportional to ``z + r eps`` (see `botorch_calib.distributions.denoised_piecewise`)
-and ``Z`` to ``z``, so that ``(X, Z)`` is a standard bivariate normal pair. For a normal piece,
-`bivariate_tails` computes the expected excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X >
-c, Z beyond k)`` and the derivative of this probability with respect to ``c``.
+For a normal piece, let ``X`` be proportional to ``z + r eps`` and ``Z`` to ``z``, so that ``(X,
+Z)`` is a standard bivariate normal pair. `bivariate_tails` computes the expected excess ``E[(X -
+c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and its derivative in ``c``.
 
 Values are divided by the largest density in the region of integration, so that an expected
-improvement of ``exp(-700)`` keeps its digits. The absolute error of
-``botorch.utils.probability.bvn`` is small, but its relative error is not. Nicholson's V function is
-an integral of a positive function, so its relative error is small. It costs a tenth as much.
+improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` has a small
+absolute but a large relative error. Nicholson's V function is an integral of a positive function,
+so its relative error is small. It costs a tenth as much.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.
@@ -21,13 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import (
-    INV_SQRT_2PI,
-    LEAST,
-    graded_rule,
-    less,
-    mills_ratio,
-)
+from botorch_calib.distributions import _normal_functions as nf
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # nodes of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
@@ -55,7 +48,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     * Very close to the origin, ``V`` depends only on ``eta / h``.
     """
     high, low = torch.maximum(h, eta), torch.minimum(h, eta)
-    corner, square = less(high, _CORNER), low * low
+    corner, square = nf.less(high, _CORNER), low * low
     dist = high.clamp(min=1e-10)  # keeps its square from underflow
     start = torch.addcmul(low, low, corner, value=-1)
     # sqrt(low^2 + _CUT) - low, without cancellation
@@ -63,7 +56,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     width = reach.lerp_(low.mul_(dist).div_(high), corner)
 
     # int dist / (dist^2 + y^2) exp((start^2 - y^2) / 2) dy, y - start in [0, width]
-    nodes, weights = graded_rule(_ORDER, dist.dtype, dist.device)
+    nodes, weights = nf.graded_rule(_ORDER, dist.dtype, dist.device)
     distance2 = torch.addcmul(dist * dist, start, start).view(-1)
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
     terms = torch.stack([start.mul_(width), (width * width).mul_(0.5)]).neg_().view(2, -1)
@@ -80,14 +73,12 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     near = torch.minimum(mills_h, mills_eta).mul_(_SQRT_HALF_PI).sub_(integral)
     near.mul_(square.mul_(0.5).clamp_(max=_CORNER**2).exp_())
     integral.lerp_(near, corner)
-    return integral.lerp_(torch.addcmul(-integral, mills_h, mills_eta), less(h, eta))
+    return integral.lerp_(torch.addcmul(-integral, mills_h, mills_eta), nf.less(h, eta))
 
 
 def off_zero(knots: Tensor) -> Tensor:
-    """Replace knots at zero by 1e-150, whose square does not underflow.
-
-    In `bivariate_tails` the angle of the corner is undefined if the knot and ``x`` are both zero.
-    """
+    """Replace knots at zero, where the angle of the corner is undefined for ``x = 0``."""
+    # The square of 1e-150 does not underflow.
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
 
@@ -101,9 +92,8 @@ def scale_beyond(
     knot``, ``c^2 + eta_c^2`` if the nearest point is the corner, and ``c^2`` for ``x >= knot
     norm^2``. The scale increases with the knot.
 
-    Returns:
-        The scale, and ``-c^2 / 2`` minus the scale. The difference is computed without ``c^2``,
-        whose rounding error exceeds 1 for ``c > 1e8``.
+    The second result is ``-c^2 / 2`` minus the scale, computed without ``c^2``, whose rounding
+    error exceeds 1 for ``c > 1e8``.
     """
     half = (knot * knot).mul(0.5)
     rest = torch.addcmul(half, c, c, value=-0.5)
@@ -133,10 +123,9 @@ def bivariate_tails(
     ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
     Args:
-        x: Thresholds on ``z + r eps``, ``batch_shape``. ``c``, ``r``, ``norm`` and ``log_at_c``
-            have the same shape.
-        c: Thresholds ``x / norm`` on ``X``.
-        r: Ratios of the noise.
+        x: Thresholds on ``z + r eps``, ``batch_shape``.
+        c: Thresholds ``x / norm`` on ``X``, ``batch_shape``.
+        r: Ratios of the noise, ``batch_shape``.
         norm: ``sqrt(1 + r^2)``.
         knots: Nonzero knots (see `off_zero`), ``num_knots x batch_shape`` or ``num_knots x 1``.
         ratios: `first_tails` of ``|c|``, ``2 x batch_shape``.
@@ -151,19 +140,19 @@ def bivariate_tails(
     side, sign = knots.sign(), c.sign()
     eta_k = (x - knots).div_(r)
     eta = torch.stack([torch.addcmul(-eta_k, r, knots).mul_(side).div_(norm), eta_k])
-    below, height = less(eta, 0.0), eta.abs()
+    below, height = nf.less(eta, 0.0), eta.abs()
     dist = torch.stack([c.expand_as(eta_k), knots.expand_as(eta_k)]).abs_()
     mills = torch.stack([ratios[0].expand_as(eta_k), mills_k.expand_as(eta_k)])
-    edges = mills_ratio(height)
+    edges = nf.mills_ratio(height)
     wedges = _wedge(dist, height, mills, edges)
     # If eta < 0, the point of the region nearest to the origin is the foot of the perpendicular on
     # a side. The wedge is then the mass beyond the whole side minus the wedge of -eta.
     at_foot = torch.addcmul(log_at_c, knots, knots, value=0.5)
-    corner = torch.addcmul(at_foot, eta[0], eta[0], value=-0.5).clamp_(LEAST, 0.0).exp_()
-    corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(INV_SQRT_2PI)
+    corner = torch.addcmul(at_foot, eta[0], eta[0], value=-0.5).clamp_(nf.LEAST, 0.0).exp_()
+    corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(nf.INV_SQRT_2PI)
     wedges.mul_(corner)
     edges.mul_(corner)
-    foot = at_foot.clamp_(LEAST, 0.0).exp_().mul_(below[0])
+    foot = at_foot.clamp_(nf.LEAST, 0.0).exp_().mul_(below[0])
     # The density at the foot on the knot's side is the unit phi(k), so its factor is 1.
     wedge_k = torch.addcmul(wedges[1], below[1], mills_k)
     edge_c, edge_k = edges[0] + foot, edges[1] + below[1]

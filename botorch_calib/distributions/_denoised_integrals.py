@@ -17,10 +17,10 @@ Other distributions with noise are integrated piece by piece (`_piece_integrals`
 
 *Derivatives.* ``dE/dx = -S`` and ``dS/dx = -p``. The heat equation gives ``dE/dr = r p`` and
 ``dS/dr = -r p'``. If ``z``, ``x`` and ``r`` are multiplied by a scale, so is ``E``, and ``S`` does
-not change, which gives the derivatives with respect to the scale. If the upper knot ``k`` of a
-piece with the density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``. The density
-of the whole piece decreases, so that its mass stays the same. First derivatives need no graph;
-second derivatives use the graph of `_piece_integrals`.
+not change, which gives the derivatives in the scale. If the upper knot ``k`` of a piece with the
+density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``, and the density of the whole
+piece decreases to keep its mass. First derivatives need no graph; second derivatives use the graph
+of `_piece_integrals`.
 
 Each value of ``x`` has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)``
 keep their digits. Lengths are in units of the scale of the normal pieces. The first dimension of a
@@ -33,7 +33,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -42,25 +41,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
-from botorch_calib.distributions._normal_functions import (
-    FAR,
-    INV_SQRT_2PI,
-    LEAST,
-    LOG_ZERO,
-    SQRT_2PI,
-    TINY,
-    cached_constant,
-    first_tails,
-    graded_rule,
-    less,
-    log_h,
-    log_normal_interval,
-    unit_legendre,
-)
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
-from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
 # Range of the ratio of the noise to the scale. Outside this range, the smaller of the two
@@ -73,21 +58,19 @@ EXCESS, SURVIVAL = 0, 1
 
 
 def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scale, and the noise divided by it, clamped to [`MIN_RATIO`, `MAX_RATIO`].
+    """Return the scale, and the noise divided by it, between `MIN_RATIO` and `MAX_RATIO`.
 
-    If the ratio exceeds `MAX_RATIO`, the scale is raised instead of reducing the noise, since such
-    a small scale has no effect.
+    If the scale is so small that it has no effect, it is raised.
     """
     scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
     return scale, (noise / scale).clamp(min=MIN_RATIO)
 
 
 def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
-    """Logarithm of the density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
+    """Return the log density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
 
-    For a normal piece, the density is the normal density of ``z + r eps`` at ``x`` times the
-    probability that ``z`` is in the piece given ``z + r eps = x``, divided by the unconditional
-    probability that ``z`` is in the piece.
+    For a normal piece, the density is the normal density at ``x`` times the probability that ``z``
+    is in the piece given ``z + r eps = x``, divided by its unconditional probability.
     """
     knots, _, form = pieces
     t = (knots - x) / r
@@ -95,13 +78,27 @@ def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
     norm = (1 + r.square()).sqrt()
     # Given z + r eps = x, a normal z without bounds is N(x / norm^2, (r / norm)^2).
     inner = form.pad((t + r * knots) / norm)
-    density = log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
-    density = density - log_normal_interval(ends[:-1], ends[1:])
+    density = nf.log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
+    density = density - nf.log_normal_interval(ends[:-1], ends[1:])
     if not any(form.uniform):
         return density
     inner, width = form.pad(t), ends.diff(dim=0)
-    flat = log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
+    flat = nf.log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
     return torch.where(normal, density, flat)
+
+
+def pieces_of(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
+    """Return the `Pieces` of a distribution of scale 1 at ``n = shape.numel()`` points."""
+    knots, masses = (pieces_first(v, shape) for v in (standard.finite_knots, standard.masses))
+    return Pieces(knots, masses, standard.form)
+
+
+def pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
+    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a batch of one."""
+    num = values.shape[-1]
+    if values.numel() == num:
+        return values.reshape(num, 1)
+    return values.expand(*shape, num).reshape(shape.numel(), num).t()
 
 
 class Parts(NamedTuple):
@@ -111,17 +108,16 @@ class Parts(NamedTuple):
     steps: Tensor | None  # jumps of the density of the uniform pieces; None if no piece is uniform
     at_low: Tensor  # density of each piece, normalised to mass 1, at its lower end
     at_high: Tensor  # density of each piece, normalised to mass 1, at its upper end
-    normal: NormalShares
+    normal: nf.NormalShares
 
 
 @torch.no_grad()
 def parts_of(pieces: Pieces) -> Parts:
-    """The `Parts` of a distribution, without a graph."""
     knots, masses, form = pieces
     if form.stretched:
         return _stretched_parts(form, knots.device)
-    ends = form.pad(knots, -FAR, FAR)
-    shares = NormalShares(ends)
+    ends = form.pad(knots, -nf.FAR, nf.FAR)
+    shares = nf.NormalShares(ends)
     at_low, at_high = shares.at_low, shares.at_high
     if not any(form.uniform):
         jumps = _jumps(masses * at_low, masses * at_high, form)
@@ -135,21 +131,17 @@ def parts_of(pieces: Pieces) -> Parts:
     return Parts(jumps, steps, at_low + flat, at_high + flat, shares)
 
 
-@cached_constant
+@nf.cached_constant
 def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
-    end, half = normal_end(form.stretched), 0.5 * form.stretched
+    half = 0.5 * form.stretched
+    end = float(nf.upper_score(half))
     knots = torch.tensor([[-end], [end]], dtype=torch.float64, device=device)
     masses = knots.new_tensor([[half], [1.0 - form.stretched], [half]])
     return parts_of(Pieces(knots, masses, replace(form, stretched=0.0)))
 
 
-def normal_end(alpha: float) -> float:
-    """The number ``c`` with ``P(|z| > c) = alpha`` for standard normal ``z``."""
-    return -NormalDist().inv_cdf(0.5 * alpha)
-
-
 def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
-    """Jumps of a density at the finite knots, from its values at both ends of each piece."""
+    """Return the jumps of a density at the finite knots, given its values above and below them."""
     jumps = pad(above, (0, 0, 0, 1)) - pad(below, (0, 0, 1, 0))
     return jumps[int(form.open_low) : len(jumps) - int(form.open_high)]
 
@@ -202,11 +194,10 @@ def _by_pieces(
 
 
 class Values:
-    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph.
+    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph."""
 
-    The attribute ``totals`` contains ``E`` and ``S``, ``2 x n``. ``density`` contains ``p``, ``n``.
-    """
-
+    totals: Tensor  # ``E`` and ``S``, ``2 x n``
+    density: Tensor  # ``p``, ``n``
     log_scale: Tensor
     normal_density: Tensor  # the part of ``p`` from normal pieces; needed only with noise
     # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not
@@ -228,13 +219,13 @@ class Values:
         knots, masses, form = pieces
         ends = form.pad(knots)
         log_p = torch.where(form.is_normal(x.device), log_phi(x), 0.0).expand_as(log_e)
-        log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * LOG_ZERO)
+        log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * nf.LOG_ZERO)
         log_s = log_s.sub_(natural).masked_fill_(x <= ends[:-1], 0.0)
         logs = torch.stack([log_e.sub_(natural), log_s, log_p - natural])
-        levels = logs[:2].amax(dim=0).masked_fill(masses == 0.0, LOG_ZERO)
-        self.log_scale = levels.amax(dim=0).clamp_(min=LOG_ZERO)
-        values = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
-        values.masked_fill_(logs <= LOG_ZERO, 0.0)
+        levels = logs[:2].amax(dim=0).masked_fill(masses == 0.0, nf.LOG_ZERO)
+        self.log_scale = levels.amax(dim=0).clamp_(min=nf.LOG_ZERO)
+        values = (logs - self.log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
+        values.masked_fill_(logs <= nf.LOG_ZERO, 0.0)
         self.of_pieces = lambda: values
         return (values * masses).sum(dim=1)
 
@@ -243,22 +234,18 @@ class Values:
         norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
         c = x / norm
         self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
-        values = _whole_line(c, norm, first_tails(c.abs()))
+        values = _whole_line(c, norm, nf.first_tails(c.abs()))
         change, flat = _beside_normal(x, r, alpha, self.log_scale)
         values.add_(change)
         self.normal_density = values[2] - flat
         return values
 
     def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
-        """Return ``E``, ``S`` and ``p`` of ``z + r eps`` for a covered form.
-
-        Each integral over the tail beyond a knot is multiplied by the jump of the density at this
-        knot.
-        """
+        """Return ``E``, ``S`` and ``p`` for a covered form: tails times jumps of the density."""
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm
-        ratios, side = first_tails(c.abs()), knots.sign()
+        ratios, side = nf.first_tails(c.abs()), knots.sign()
         self.log_scale, log_at_c = scale_beyond(x, c, r, norm, knots[-1].clamp(min=0.0))
         tails = bivariate_tails(x, c, r, norm, knots, ratios, parts.normal.mills[1:-1], log_at_c)
         tails[0].mul_(norm)
@@ -266,7 +253,7 @@ class Values:
         tails.mul_(side)
         whole = _whole_line(c, norm, ratios)
         # Convert from units of the density at max(c, 0); the factor is at most 1.
-        whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
+        whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=nf.LEAST).exp_())
         values = (tails * parts.jumps).sum(dim=1)
         values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
         self.normal_density = values[2]
@@ -300,14 +287,14 @@ def density_slope(
     piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps = x`` is ``x / norm^2`` plus a sum
     over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. The result has no graph.
     """
-    noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(LEAST, -LEAST).exp_()
+    noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
     slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)
     slope.div_((r * r).add_(1.0))
     return slope if parts.steps is None else slope + (parts.steps * noise).sum(dim=0)
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """Return the given rows of a tensor, without a copy if the rows are adjacent."""
+    """Return rows of a tensor, without a copy if they are adjacent."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return values.narrow(0, rows[0], len(rows))
     return torch.stack([values[i] for i in rows])
@@ -319,9 +306,9 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     The values are divided by ``phi(max(c, 0)) / phi(0)`` and have the shape ``3 x n``.
     """
     up = (-c).clamp_(min=0.0)
-    phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
+    phi = (up * up).mul_(-0.5).clamp_(min=nf.LEAST).exp_().mul_(nf.INV_SQRT_2PI)
     tail, h = ratios * phi
-    tail.lerp_(1.0 - tail, less(c, 0.0))
+    tail.lerp_(1.0 - tail, nf.less(c, 0.0))
     return torch.stack([h.add_(up).mul_(norm), tail, phi.div_(norm)])
 
 
@@ -330,8 +317,8 @@ def _beside_normal(
 ) -> tuple[Tensor, Tensor]:
     r"""Return ``E``, ``S`` and ``p`` of a stretched form minus the normal distribution's values.
 
-    The two distributions agree outside ``[-c, c]``. Inside, the stretched form has the uniform
-    density ``u``, and ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative
+    Outside ``[-c, c]`` both agree. Inside, the stretched form has the uniform density ``u``, and
+    the difference ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative
     ``D_1 = u z - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 +
     phi(c) - phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
     differences as convolutions of ``D_2``, ``-D_1`` and ``D`` with the density of the noise:
@@ -347,20 +334,20 @@ def _beside_normal(
         The differences, ``3 x n``, and the uniform piece's part of ``p``, ``n``, all divided by
         ``exp(log_scale)``.
     """
-    end = normal_end(alpha)
-    flat = (1.0 - alpha) / (2.0 * end) * SQRT_2PI
+    end = float(nf.upper_score(0.5 * alpha))
+    flat = (1.0 - alpha) / (2.0 * end) * nf.SQRT_2PI
     y, weights = x / _SQRT_2, None
     if r is None:
-        mass = (-log_scale).clamp_(max=-LEAST).exp_().mul_(x.abs() < end).div_(SQRT_2PI)
+        mass = (-log_scale).clamp_(max=-nf.LEAST).exp_().mul_(x.abs() < end).div_(nf.SQRT_2PI)
     else:
         low, high = ((side * end - x).div_(_SQRT_2 * r) for side in (-1.0, 1.0))
         start = torch.maximum(low, -high).clamp_(min=0.0)
         reach = (start * start).add_(0.5 * _CUT).sqrt_()
         low, high = torch.clamp(low, -reach, reach), torch.clamp(high, -reach, reach)
         length = high - low
-        nodes, weights = unit_legendre(_NODES, x.dtype, x.device)
+        nodes, weights = nf.unit_legendre(_NODES, x.dtype, x.device)
         tau = torch.addcmul(low, nodes.unsqueeze(-1), length)
-        mass = torch.addcmul(-log_scale, tau, tau, value=-1).clamp_(LEAST, -LEAST).exp_()
+        mass = torch.addcmul(-log_scale, tau, tau, value=-1).clamp_(nf.LEAST, -nf.LEAST).exp_()
         y = torch.addcmul(y, tau, r)
 
     bell, side = (y * y).neg_().exp_(), torch.erf(y)
@@ -372,16 +359,16 @@ def _beside_normal(
         length.mul_(1.0 / (_SQRT_2 * math.pi))
         change = (weights @ change.flatten(1)).view(3, -1).mul_(length)
         mass = (weights @ mass).mul_(length)
-    change[1].mul_(0.5 * SQRT_2PI)
+    change[1].mul_(0.5 * nf.SQRT_2PI)
     return change, mass.mul_(flat)
 
 
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
     """Return the integrals of ``r h(t)``, ``Phi(t)`` and ``phi(t) / r`` over uniform pieces.
 
-    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result is
-    divided by ``exp(log_scale)`` and has the shape ``3 x K x n``. The integral without noise has a
-    closed form. The contribution of the noise decreases with the distance from ``x``.
+    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result,
+    ``3 x K x n``, is divided by ``exp(log_scale)``. The integral without noise has a closed form.
+    The contribution of the noise decreases with the distance from ``x``.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -390,23 +377,23 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
     length = torch.minimum(torch.stack([at - low, high - at]).div_(r), reach)
     nodes, weights, side = _rule(x.dtype, x.device)
     y = nodes * length
-    unit = square.mul_(-0.5).sub_(log_scale).clamp_(LEAST, -LEAST).exp_()
-    unit = length.mul_(unit).mul_(r * INV_SQRT_2PI)
+    unit = square.mul_(-0.5).sub_(log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
+    unit = length.mul_(unit).mul_(r * nf.INV_SQRT_2PI)
     mass = torch.addcmul(y * start, y, y, value=0.5).neg_().exp_().mul_(unit).mul_(weights)
-    mills, ramp = first_tails(y.add_(start))
+    mills, ramp = nf.first_tails(y.add_(start))
     values = torch.stack([mass * ramp, mass * mills.mul_(side), mass]).sum(dim=(-4, -3))
     values[0].mul_(r)
     values[2].div_(r)
-    above, root = high - at, (-log_scale).clamp_(max=-LEAST).exp_()
+    above, root = high - at, (-log_scale).clamp_(max=-nf.LEAST).exp_()
     sure = torch.stack([above * (at + high).mul_(0.5).sub_(x), above])
     values[:2].addcmul_(sure, root)
     return values
 
 
-@cached_constant
+@nf.cached_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return nodes and weights, ``order x 1 x 1 x 1``, and the signs 1 below and -1 above ``x``."""
-    nodes, weights = graded_rule(_ORDER, dtype, device)
+    nodes, weights = nf.graded_rule(_ORDER, dtype, device)
     side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
     return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
 
@@ -432,7 +419,7 @@ class _Integral(Function):
         at = x / unit
         values = Values(at, held, Pieces(knots, masses, form), parts)
         total = values.totals[which]
-        log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
+        log_total = total.clamp(min=nf.TINY).log_().add_(values.log_scale)
         # If no mass is above x, all derivatives are 0.
         nothing = total <= 0.0
         total = total.masked_fill(nothing, math.inf)
@@ -485,7 +472,7 @@ def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, whi
     """Return ``E`` or ``S`` of a unit mass at each knot, divided by the total."""
     if r is not None:
         t = (knots - x) / r
-        log_value = log_h(t) + r.log() if which == EXCESS else log_ndtr(t)
-        return (log_value - log_total).clamp_(LEAST, -LEAST).exp_()
+        log_value = nf.log_h(t) + r.log() if which == EXCESS else log_ndtr(t)
+        return (log_value - log_total).clamp_(nf.LEAST, -nf.LEAST).exp_()
     value = (knots - x).clamp(min=0.0) if which == EXCESS else (x < knots).to(x.dtype)
-    return value * (-log_total).clamp(max=-LEAST).exp_()
+    return value * (-log_total).clamp(max=-nf.LEAST).exp_()

@@ -20,27 +20,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import NormalDist
 
 import torch
 from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
 from botorch_calib._roots import bracketed_root, with_derivatives
+from botorch_calib.distributions import _denoised_integrals as integrals
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._denoised_integrals import (
-    MAX_RATIO,
-    MIN_RATIO,
-    Parts,
-    Values,
-    density_slope,
-    log_densities,
-    log_survival,
-    parts_of,
-)
-from botorch_calib.distributions._normal_functions import TINY, cached_constant
+from botorch_calib.distributions._normal_functions import TINY, cached_constant, upper_score
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Number of angles ``w`` in [0, pi/2], ends included, among which the guess is sought
 _NUM_ANGLES = 5
@@ -50,32 +41,15 @@ _NUM_STEPS = 10
 _DEEPEST = -700.0  # lower limit of logarithms of probabilities, at a normal score of 37
 _BELOW_ONE = 1 - 1e-9
 _NUM_CELLS, _NUM_NODES = 80, 12
-_LOW = math.log(MIN_RATIO)
-_WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
+_LOW = math.log(integrals.MIN_RATIO)
+_WIDTH = (math.log(integrals.MAX_RATIO) - _LOW) / _NUM_CELLS
 # Largest error divided by 1 + r. Typical errors are 1e-13, unless knots almost coincide.
 _TOLERANCE = 1e-9
 
 
-def upper_score(tail: float | Tensor) -> float | Tensor:
-    """Return the normal score ``zeta = -Phi^-1(tail)``."""
-    return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
-
-
-def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
-    """Return normal scores of ``z`` and ``eps`` at seven points, ``2 x 7 x n``.
-
-    If ``tail`` is a number, ``n`` is 1. The first five points are candidates for the guess. The
-    last two are the ends of a bracket: with ``u = -Phi^-1(tail / 2)``, ``P(z + r eps > T(u) + r u)
-    <= P(z > T(u)) + P(eps > u) = tail``, and likewise ``P(z + r eps < T(-u) - r u) <= tail <= 1 -
-    tail``.
-    """
-    by_zeta, by_u = _directions(device)
-    return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
-
-
 @cached_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The factors of ``zeta`` and ``u`` in `normal_points`, ``2 x 7 x 1`` each."""
+    """Return the factors of ``zeta`` and ``u`` in `_starts`, ``2 x 7 x 1`` each."""
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
     by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
     by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2
@@ -83,17 +57,38 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
     return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
 
 
-def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
+@torch.no_grad()
+def _starts(
+    standard: PiecewisePredictive, r: Tensor, shape: torch.Size, tail: float | Tensor
+) -> Tensor:
+    """Return candidates for the guess and the two ends of a bracket, ``7 x n``.
+
+    With ``u = -Phi^-1(tail / 2)``, the upper end is ``T(u) + r u``, since ``P(z + r eps > T(u) + r
+    u) <= P(z > T(u)) + P(eps > u) = tail``. The lower end is ``T(-u) - r u``.
+    """
+    by_zeta, by_u = _directions(r.device)
+    u, eps = by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
+    lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
+    z = standard.transport(u.view(len(u), *lead))
+    if standard.batch_shape.numel() > 1:
+        z = z.expand(len(u), *shape)
+    return torch.addcmul(z.reshape(len(u), z[0].numel()), eps, r)
+
+
+def denoised_quantile(
+    standard: PiecewisePredictive, r: Tensor, shape: torch.Size, tail: float | Tensor
+) -> Tensor:
     """Return the ``n`` points ``x`` with ``P(z + r eps > x) = tail``; they are differentiable.
 
     Args:
-        r: Positive ratios of the noise to the scale of the normal pieces, ``n``, float64.
-        pieces: Any pieces, except for a single normal piece without bounds.
-        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
+        standard: Distribution of ``z``, of scale 1; not a single normal piece without bounds.
+        r: Positive ratios of the noise to the scale, ``n``, float64.
+        shape: Batch shape, with ``n`` elements.
         tail: Probabilities in (0, 1/2]: one number, or a tensor of shape ``n``.
     """
+    pieces, points = integrals.pieces_of(standard, shape), _starts(standard, r, shape, tail)
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
-    parts = parts_of(off_corner)
+    parts = integrals.parts_of(off_corner)
     zeta = upper_score(tail)
     log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
 
@@ -104,7 +99,7 @@ def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | T
         return g - zeta, rate, torch.addcmul(log_slope, g, rate)
 
     def excess(x: Tensor, r: Tensor, knots: Tensor, masses: Tensor) -> Tensor:
-        return log_survival(x, r, Pieces(knots, masses, pieces.form), parts) - log_tail
+        return integrals.log_survival(x, r, Pieces(knots, masses, pieces.form), parts) - log_tail
 
     guess = points[:-2].amax(dim=0)
     root = bracketed_root(excess_score, guess, points[-2], points[-1], _NUM_STEPS)
@@ -112,21 +107,23 @@ def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | T
 
 
 @torch.no_grad()
-def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
+def _survival(
+    x: Tensor, r: Tensor, pieces: Pieces, parts: integrals.Parts
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``log P(z + r eps > x)``, the log density, and its slope ``p' / p``, each ``n``."""
     if pieces.form.covered:
-        values = Values(x, r, pieces, parts)
+        values = integrals.Values(x, r, pieces, parts)
         log_scale, normal = values.log_scale, values.normal_density
         tail, density = values.totals[1], values.density
     else:
         _, log_s = log_integrals_by_pieces(x, r, pieces)
-        log_p = log_densities(x, r, pieces) + pieces.masses.clamp(min=TINY).log()
+        log_p = integrals.log_densities(x, r, pieces) + pieces.masses.clamp(min=TINY).log()
         log_scale = torch.maximum(log_s, log_p.amax(dim=0))
         each = (log_p - log_scale).exp()
         tail, density = (log_s - log_scale).exp(), each.sum(dim=0)
         normal = (each * pieces.form.is_normal(x.device)).sum(dim=0)
     density = density.clamp(min=TINY)
-    slope = density_slope(x, r, pieces.knots, parts, normal, log_scale).div_(density)
+    slope = integrals.density_slope(x, r, pieces.knots, parts, normal, log_scale).div_(density)
     return tail.clamp(min=TINY).log().add_(log_scale), density.log().add_(log_scale), slope
 
 
@@ -134,11 +131,8 @@ class RatioTable:
     """A differentiable table of a function of ``r``, with a polynomial in ``log r`` on each cell.
 
     Noise makes quantiles analytic functions of ``log r``. Polynomials through 12 Chebyshev nodes
-    are exact up to rounding, unless two knots almost coincide. The attribute ``is_exact`` is True
-    if the polynomials agree with the function to `_TOLERANCE` at three points of each cell.
-
-    Args:
-        function: The function, which takes and returns float64 tensors of shape ``n``.
+    are exact up to rounding, unless two knots almost coincide: ``is_exact`` tells whether they
+    agree with the function to `_TOLERANCE` at three points of each cell.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -1,11 +1,8 @@
-r"""Functions of the standard normal distribution, accurate far into the tails.
+r"""Functions of the standard and of truncated normal distributions, accurate far into the tails.
 
 Notation: ``phi`` and ``Phi`` are the standard normal density and distribution function, and ``h(t)
-= phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard units). All
-functions work elementwise on tensors of any shape.
-
-`mills_ratio`, `ramp_ratio` and `first_tails` return ratios to ``phi``, without a graph; `log_h`,
-`log_interval_integrals` and `ndtri_exp` return logarithms and are differentiable.
+= phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard units). Functions
+of the standard normal distribution work elementwise on tensors of any shape.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import zip_longest
+from statistics import NormalDist
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -66,7 +64,7 @@ _RAMP = (
     -9.684045797029939e-09,
 )
 # fmt: on
-CHUNK = 2**15  # numbers that fit into a CPU's cache
+_CHUNK = 2**15  # numbers that fit into a CPU's cache
 # Below this t, -(t + 2 / t) approximates Phi / h with an error of 1e-11. Above it, the computed
 # logarithm of Phi / h has an error of at most 1e-10.
 _DEEP = -1e3
@@ -117,26 +115,16 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 
 
 def mills_ratio(x: Tensor) -> Tensor:
-    """Return ``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
-
-    On a CPU ``erfcx`` is not vectorised, and a polynomial takes half as long for large tensors. On
-    a GPU ``erfcx`` is one kernel.
-    """
+    """Return ``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15."""
+    # On a GPU ``erfcx`` is one kernel. On a CPU it is not vectorised.
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
     return _polynomials(x, (_MILLS,))[0].div_(x + 1.0)
 
 
-def ramp_ratio(x: Tensor) -> Tensor:
-    """Return ``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
-
-    The function uses a polynomial, since the error of ``1 - x mills_ratio(x)`` grows like ``x^2``.
-    """
-    return _polynomials(x, (_RAMP,))[0].div_((x + 1.0).square_())
-
-
 def first_tails(x: Tensor) -> Tensor:
-    """Return `mills_ratio` and `ramp_ratio`, stacked, ``2 x shape``."""
+    """Return `mills_ratio` and ``h(-x) / phi(x)``, ``2 x shape``, with the same accuracy."""
+    # The error of 1 - x mills_ratio(x) grows like x^2, so the second ratio has a polynomial too.
     growth = x + 1.0
     values = _polynomials(x, (_MILLS, _RAMP)).div_(growth)
     values[1].div_(growth)
@@ -144,13 +132,10 @@ def first_tails(x: Tensor) -> Tensor:
 
 
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
-    """Return values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``.
-
-    One matrix product evaluates groups of four powers of ``t``, and Horner's rule in ``t^4`` adds
-    the groups. Large inputs are split into parts that fit into a CPU's cache.
-    """
-    if x.numel() > CHUNK and not x.is_cuda:
-        parts = x.reshape(-1).chunk(-(-x.numel() // CHUNK))
+    """Return values of polynomials in ``t = (x - 5) / (x + 5)``, ``num x shape``."""
+    # One matrix product evaluates groups of four powers. Horner's rule in t^4 adds the groups.
+    if x.numel() > _CHUNK and not x.is_cuda:
+        parts = x.reshape(-1).chunk(-(-x.numel() // _CHUNK))
         return torch.cat([_polynomials(part, polynomials) for part in parts], dim=1).view(
             -1, *x.shape
         )
@@ -185,16 +170,14 @@ class _LogH(Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
-        with_slope = ctx.needs_input_grad[0]
         ramp = t.clamp(min=0.0)
         # h is computed in units of exp(-min(t, 0)^2 / 2). For t > 0, h(t) = t + h(-t).
         scale = (ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
-        tails = first_tails(t.abs()) if with_slope else ramp_ratio(t.abs()).unsqueeze(0)
-        tails.mul_(scale)
-        h = tails[-1].add_(ramp).clamp_(min=TINY)
+        tail, h = first_tails(t.abs()).mul_(scale)
+        h.add_(ramp).clamp_(min=TINY)
         value, slope = h.log().sub_((t - ramp).square_().mul_(0.5)), None
-        if with_slope:  # the slope is at least -t, even if h underflows
-            slope = torch.fmax(torch.where(t > 0.0, 1.0 - tails[0], tails[0]).div_(h), -t)
+        if ctx.needs_input_grad[0]:  # the slope is at least -t, even if h underflows
+            slope = torch.fmax(torch.where(t > 0.0, 1.0 - tail, tail).div_(h), -t)
         ctx.save_for_backward(t, value, slope)
         return value
 
@@ -206,7 +189,7 @@ class _LogH(Function):
         # For large negative t both logarithms are about -t^2 / 2, and their difference is lost in
         # rounding. The asymptotic series is Phi / h = -(t + 2 / t - 6 / t^3 + ...).
         far = t.clamp(max=_DEEP)
-        # The clamp keeps masked values finite.
+        # The clamp keeps values that are not selected finite.
         ratio = torch.exp((log_ndtr(t) - value).clamp(max=math.log(-2.0 * _DEEP)))
         return grad * torch.where(t < _DEEP, -(far + 2.0 / far), ratio)
 
@@ -218,11 +201,47 @@ def log_h(t: Tensor) -> Tensor:
 
 
 class _NormalInterval(Function):
-    """`log_interval_integrals`; derivatives are ratios of the integrals and of densities."""
+    """`log_interval_integrals` of finite ends; derivatives are ratios of integrals and densities.
+
+    The interval is mirrored if necessary, so that ``a``, the end nearer to zero, is the lower end.
+    Let ``N(t)`` be the normal mass above ``t``, and ``h(t)`` the integral of ``N`` above ``t``.
+    Both are in units of the density at ``a``, or at zero if the interval contains zero. The mass is
+    ``N(a) - N(b)``, and the mean excess over ``a`` is ``(h(a) - h(b) - (b - a) N(b)) / mass``. In a
+    narrow interval these differences cancel. Then the density over its value at the middle ``m`` is
+    expanded as ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``. With ``v`` half of the width and ``y = m
+    v``, the mean of this ratio is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of ``t`` times the
+    ratio is ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
+    """
 
     @staticmethod
     def forward(ctx: FunctionCtx, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        log_mass, log_rise = _interval_integrals(low, high)
+        width, total = (high - low).clamp_(min=_THIN), low + high
+        right = less(-total, 0.0)
+        ends = torch.stack([torch.lerp(-high, low, right), torch.lerp(-low, high, right)])
+        across = less(ends[0], 0.0)
+        half = (ends[0] * ends[0]).mul_(0.5)
+        fall = total.abs_().mul_(0.5).mul_(width)  # (b^2 - a^2) / 2
+        at_a = (half * across).neg_().clamp_(min=LEAST).exp_()
+        at_b = torch.addcmul(fall, half, across).neg_().clamp_(min=LEAST).exp_()
+
+        mills, ramp = first_tails(ends.abs())
+        mass = (mills[0] * at_a).lerp_((mills[0] * at_a).neg_().add_(SQRT_2PI), across)
+        mass.addcmul_(at_b, mills[1], value=-1).clamp_(min=TINY)
+        rise = torch.addcmul(ramp[0] * at_a, ends[0].clamp(max=0.0), across, value=-SQRT_2PI)
+        rise.addcmul_(at_b, torch.addcmul(ramp[1], width, mills[1]), value=-1)
+        offset = rise.div_(mass)
+
+        narrow = less(width + fall, _NARROW)
+        v, y = (0.5 * width).clamp_(max=_NARROW), (0.5 * fall).clamp_(max=_NARROW)
+        vv, yy = v * v, y * y
+        middle = torch.sub(0.5 * vv, y).exp_().mul_(width).mul_(at_a)
+        mass.lerp_(middle.addcmul_(middle, yy - vv, value=1 / 6), narrow)
+        y.mul_(yy.add_(vv, alpha=2.0).mul_(-1 / 45).add_(1 / 3))
+        offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
+
+        offset = torch.lerp(width - offset, offset, right)  # from the lower end, also if mirrored
+        log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
+        log_rise = offset.clamp_(min=_THIN).log_().add_(log_mass)
         ctx.save_for_backward(low, high, log_mass, log_rise)
         return log_mass, log_rise
 
@@ -255,8 +274,8 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
 def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     """Return `log_normal_interval` without a graph, at a third of the cost.
 
-    The result is the difference of two scaled tail probabilities, on the side with less
-    cancellation. For a narrow interval the relative error is 1e-16 divided by the width.
+    The result is the difference of two tail probabilities on the side with less cancellation. For a
+    narrow interval the relative error is 1e-16 divided by the width.
     """
     mirrored = -high
     near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
@@ -265,47 +284,6 @@ def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     beyond = torch.sub(near, far).mul_(near + far).exp_().mul_(torch.special.erfcx(far))
     share = torch.special.erfcx(near).sub_(beyond).mul_(0.5).clamp_(min=TINY)
     return share.log_().sub_(near.square())
-
-
-def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `log_interval_integrals` of finite ends, without a graph.
-
-    The interval is mirrored if necessary, so that ``a``, the end nearer to zero, is the lower end.
-    Let ``N(t)`` be the normal mass above ``t``, and ``h(t)`` the integral of ``N`` above ``t``.
-    Both are in units of the density at ``a``, or at zero if the interval contains zero. The mass is
-    ``N(a) - N(b)``, and the mean excess over ``a`` is ``(h(a) - h(b) - (b - a) N(b)) / mass``. In a
-    narrow interval these differences cancel. Then the density over its value at the middle ``m`` is
-    expanded as ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``. With ``v`` half of the width and ``y = m
-    v``, the mean of this ratio is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of ``t`` times the
-    ratio is ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
-    """
-    width, total = (high - low).clamp_(min=_THIN), low + high
-    right = less(-total, 0.0)
-    ends = torch.stack([torch.lerp(-high, low, right), torch.lerp(-low, high, right)])
-    across = less(ends[0], 0.0)
-    half = (ends[0] * ends[0]).mul_(0.5)
-    fall = total.abs_().mul_(0.5).mul_(width)  # (b^2 - a^2) / 2
-    at_a = (half * across).neg_().clamp_(min=LEAST).exp_()
-    at_b = torch.addcmul(fall, half, across).neg_().clamp_(min=LEAST).exp_()
-
-    mills, ramp = first_tails(ends.abs())
-    mass = (mills[0] * at_a).lerp_((mills[0] * at_a).neg_().add_(SQRT_2PI), across)
-    mass.addcmul_(at_b, mills[1], value=-1).clamp_(min=TINY)
-    rise = torch.addcmul(ramp[0] * at_a, ends[0].clamp(max=0.0), across, value=-SQRT_2PI)
-    rise.addcmul_(at_b, torch.addcmul(ramp[1], width, mills[1]), value=-1)
-    offset = rise.div_(mass)
-
-    narrow = less(width + fall, _NARROW)
-    v, y = (0.5 * width).clamp_(max=_NARROW), (0.5 * fall).clamp_(max=_NARROW)
-    vv, yy = v * v, y * y
-    middle = torch.sub(0.5 * vv, y).exp_().mul_(width).mul_(at_a)
-    mass.lerp_(middle.addcmul_(middle, yy - vv, value=1 / 6), narrow)
-    y.mul_(yy.add_(vv, alpha=2.0).mul_(-1 / 45).add_(1 / 3))
-    offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
-
-    offset = torch.lerp(width - offset, offset, right)  # from the lower end, also if mirrored
-    log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
-    return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
 
 
 class _NdtriExp(Function):
@@ -336,6 +314,11 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
     return out
 
 
+def upper_score(tail: float | Tensor) -> float | Tensor:
+    """Return ``-Phi^-1(tail)``, a number or a tensor."""
+    return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
+
+
 def lower_quantile(log_p: Tensor) -> Tensor:
     """Return `ndtri_exp` without a graph, in float64, exact up to rounding for ``log_p < 0``.
 
@@ -355,3 +338,70 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     excess = (w - u).add_(w.log()).sub_(series, alpha=2.0)
     slope = torch.addcmul(v + 1.0, v, v, value=-2.0)
     return torch.where(log_p < -690.0, w.addcdiv_(excess, slope, value=-1.0).sqrt_().neg_(), z)
+
+
+class NormalShares:
+    """Truncated normal pieces as differences of the tails beyond their ends, without a graph.
+
+    The tail of an end is the normal mass beyond it, on the side away from zero, with the sign of
+    the end. The mass of a piece is the tail of its lower end minus the tail of its upper end. For
+    the piece around zero, the mass of the whole normal distribution is added.
+
+    Args:
+        ends: Increasing finite ends (`FAR` for infinite ends), ``(K + 1) x n``, float64.
+
+    Attributes:
+        mills: Mills ratios of the absolute values of the ends.
+        at_low, at_high: Density of each piece, normalised to mass 1, at its lower and upper end.
+        around: Reciprocal of the natural mass of the piece around zero; 0 for other pieces.
+    """
+
+    def __init__(self, ends: Tensor) -> None:
+        sign = ends.sign()
+        around = sign.diff(dim=0).mul_(0.5)  # 1/2 where zero is an end
+        self.mills, half = mills_ratio(ends.abs()), (ends * ends).mul_(0.5)
+        tails = sign.mul_(self.mills)
+        # Natural masses are in units of the density at the end nearer to zero, to avoid underflow.
+        depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
+        a, b = (depth - half[:-1]).exp_(), depth.sub_(half[1:]).exp_()
+        self.around = around.mul_(SQRT_2PI)
+        natural = torch.addcmul(around, a, tails[:-1]).addcmul_(b, tails[1:], value=-1)
+        natural.clamp_(min=TINY).reciprocal_()
+        around.mul_(natural)
+        self.at_low, self.at_high = a.mul_(natural), b.mul_(natural)
+
+
+class _EndDensities(Function):
+    """Densities of each piece at its ends, ``a = phi(low) / N`` and ``b = phi(high) / N``.
+
+    ``N = Phi(high) - Phi(low)`` is the natural mass of the piece. Since ``dN/dlow = -phi(low)`` and
+    ``dN/dhigh = phi(high)``, the derivatives are ``da/dlow = a (a - low)``, ``da/dhigh = -a b``,
+    ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, ends: Tensor) -> tuple[Tensor, Tensor]:
+        shares = NormalShares(ends)
+        ctx.save_for_backward(ends, shares.at_low, shares.at_high)
+        return shares.at_low, shares.at_high
+
+    @staticmethod
+    def backward(ctx: Any, by_a: Tensor, by_b: Tensor) -> Tensor:
+        ends, a, b = ctx.saved_tensors
+        total = torch.addcmul(by_a * a, by_b, b)
+        by_low = a * torch.addcmul(total, by_a, ends[:-1], value=-1)
+        by_high = b * torch.addcmul(total, by_b, ends[1:])
+        return torch.cat([by_low[:1], by_low[1:] - by_high[:-1], -by_high[-1:]])
+
+
+def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weighted sums over normal pieces: of the means, and of the mean squares minus 1.
+
+    With ``a`` and ``b`` as in `_EndDensities`, a piece has the mean ``a - b`` and the mean square
+    ``1 + a low - b high``. The ends, ``(K + 1) x shape``, are as in `NormalShares`, and the weights
+    broadcast to ``K x shape``. Both results have derivatives of every order.
+    """
+    a, b = _EndDensities.apply(ends)
+    squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)
+    mean = torch.linalg.vecdot(weights, a - b, dim=0)
+    return mean, torch.linalg.vecdot(weights, squares, dim=0)

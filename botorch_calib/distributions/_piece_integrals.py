@@ -19,34 +19,21 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import (
-    FAR,
-    LEAST,
-    LOG_ZERO,
-    TINY,
-    graded_rule,
-    log_h,
-    log_interval_integrals,
-    log_normal_interval,
-)
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions.form import Pieces
 
 _ORDER = 24  # nodes on a panel: relative error about 1e-12
 _CUT = 72.0  # a panel ends where a normal density has decreased by a factor of exp(36)
 _CLEAR = 8.5  # the noise has no effect farther than this above x, in deviations of the noise
 _LOG_2 = math.log(2.0)
-_NOTHING = 2 * LOG_ZERO
+_NOTHING = 2 * nf.LOG_ZERO
 
 
 def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
     """Return ``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` for any piecewise distribution.
 
-    Logarithms of 0 are `LOG_ZERO`.
-
-    Args:
-        x: Thresholds ``n``.
-        r: Positive ratios of the noise to the scale of normal pieces, ``n``; None without noise.
-        pieces: The pieces of the distribution.
+    ``x`` are ``n`` thresholds, and ``r`` are positive ratios of the noise to the scale of normal
+    pieces, or None without noise. Logarithms of 0 are `LOG_ZERO`.
     """
     (log_e, log_s), natural = piece_logs(x, r, pieces)
     return log_mixed(log_e - natural, pieces.masses), log_mixed(log_s - natural, pieces.masses)
@@ -59,8 +46,8 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
     The natural mass of a uniform piece is its width.
     """
     form = pieces.form
-    ends, normal = form.pad(pieces.knots, -FAR, FAR), form.is_normal(x.device)
-    natural = log_normal_interval(ends[:-1], ends[1:])
+    ends, normal = form.pad(pieces.knots, -nf.FAR, nf.FAR), form.is_normal(x.device)
+    natural = nf.log_normal_interval(ends[:-1], ends[1:])
     if any(form.uniform):
         natural = torch.where(normal, natural, ends.diff(dim=0).masked_fill(normal, 1.0).log())
     low, high = ends[:-1].expand(-1, len(x)), ends[1:].expand(-1, len(x))
@@ -70,8 +57,8 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
 def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
     """Return ``log(sum masses exp(logs))``, at least `LOG_ZERO`; differentiable at zero masses."""
     scale = logs.detach().masked_fill(masses == 0.0, _NOTHING).amax(dim=0)
-    total = (masses * (logs - scale).clamp(LEAST, -LEAST).exp()).sum(dim=0)
-    return (total.clamp(min=TINY).log() + scale).clamp(min=LOG_ZERO)
+    total = (masses * (logs - scale).clamp(nf.LEAST, -nf.LEAST).exp()).sum(dim=0)
+    return (total.clamp(min=nf.TINY).log() + scale).clamp(min=nf.LOG_ZERO)
 
 
 def log_integrals(
@@ -79,18 +66,14 @@ def log_integrals(
 ) -> tuple[Tensor, Tensor]:
     """Return the logs ``K x n`` of both integrals over each piece (see the module docstring).
 
-    The logarithm of 0 is `_NOTHING`. As a function of ``z``, the integrand resembles a normal
-    density of mean ``x / (1 + r^2)`` and standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``,
-    and ``omega`` above ``x``. Three panels of quadrature nodes meet at the peaks of both densities,
-    so that the integrand decreases from the start of each panel. Above the last panel the noise has
-    no effect.
+    Thresholds ``x`` and ratios ``r`` have the shape ``n``. The finite ends ``low`` and ``high`` of
+    the pieces have the shape ``K x n``, and the flags ``normal`` the shape ``K x 1``. The logarithm
+    of 0 is `_NOTHING`.
 
-    Args:
-        x: Thresholds ``n``.
-        r: Ratios of the noise, ``n``; None without noise.
-        low: Finite lower ends of the pieces, ``K x n``.
-        high: Finite upper ends of the pieces, ``K x n``.
-        normal: Whether the density of a piece is normal, ``K x 1``.
+    As a function of ``z``, the integrand resembles a normal density of mean ``x / (1 + r^2)`` and
+    standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels
+    of quadrature nodes meet at the peaks of both densities, so that the integrand decreases from
+    the start of each panel. Above the last panel the noise has no effect.
     """
     if r is None:
         return _sharp_integrals(x, low, high, normal)
@@ -118,7 +101,7 @@ def log_integrals(
     lengths = torch.where(empty, r, _lower(lengths, reach))
     starts = torch.where(empty, x, starts)
 
-    nodes, weights = graded_rule(_ORDER, x.dtype, x.device)
+    nodes, weights = nf.graded_rule(_ORDER, x.dtype, x.device)
     downwards = torch.stack([~torch.zeros_like(rising), rising, torch.zeros_like(rising)])
     signed = torch.where(downwards.expand_as(lengths), -lengths, lengths)
     step = signed * nodes[:, 0].view(-1, 1, 1, 1)
@@ -127,7 +110,8 @@ def log_integrals(
     log_weight = log_weight.masked_fill(empty, _NOTHING) + weights.log().view(-1, 1, 1, 1)
     plain = _sharp_integrals(x, low, high, normal, start=clear)
     sums = (
-        (log_weight + values).logsumexp(dim=(0, 1)) for values in (log_h(t) + r.log(), log_ndtr(t))
+        (log_weight + values).logsumexp(dim=(0, 1))
+        for values in (nf.log_h(t) + r.log(), log_ndtr(t))
     )
     # `logaddexp` has no second derivatives if one of the terms is 0.
     log_excess, log_survival = (
@@ -142,7 +126,7 @@ def _lower(end: Tensor, point: Tensor) -> Tensor:
 
 
 def _upper(end: Tensor, point: Tensor) -> Tensor:
-    """Return the larger number. If both are equal, the derivative belongs to ``end`` only."""
+    """Return the larger number, with the derivative of `_lower`."""
     return torch.where(point > end, point, end)
 
 
@@ -153,7 +137,7 @@ def _sharp_integrals(
     start = _upper(low, x if start is None else start)
     empty = start >= high
     start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)
-    log_mass, log_rise = log_interval_integrals(start, high)
+    log_mass, log_rise = nf.log_interval_integrals(start, high)
     width = torch.where(normal, 1.0, high - start).log()
     log_mass = torch.where(normal, log_mass, width)
     log_rise = torch.where(normal, log_rise, 2 * width - _LOG_2)

@@ -8,8 +8,7 @@ since ``Phi`` is most accurate for negative arguments. In the lowest piece ``low
 0``, so ``log u = log Phi(z) - log m`` does not underflow.
 
 A recalibrated distribution has about twenty pieces, and transports tens of thousands of joint
-samples. So the properties of each piece are computed once. Each sample selects them by the index of
-its piece.
+samples. So the properties of each piece are computed once, and each sample selects them.
 """
 
 from __future__ import annotations
@@ -85,10 +84,7 @@ def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cuts(below: Tensor, above: Tensor) -> Tensor:
-    """Return ``Phi^-1`` of the mass below each inner knot, ``... x (K - 1)``.
-
-    Each score is computed from the mass below or the mass above the knot, whichever is smaller.
-    """
+    """Return ``Phi^-1`` of the mass below each inner knot, computed from the smaller mass."""
     below, above = below[..., 1:-1], above[..., 1:-1]
     low = torch.special.ndtri(below.clamp(0.0, 1.0))
     return torch.where(below < 0.5, low, -torch.special.ndtri(above.clamp(0.0, 1.0)))

@@ -22,15 +22,16 @@ at ``y~ = x``, and at the widest gap between members. If the gap follows the fir
 members in the order of their means, ``y`` jumps at the score ``Phi^{-1}(k / S)``, and ``y~`` jumps
 at the score that ``T`` maps to it.
 
-*Errors.* Errors of the logarithms of improvement and survival are below these bounds in 99 of 100
-cases: 1e-4 if means differ by less than the members' deviations, 7e-4 if they differ by 3
-deviations or form two groups at a distance of 5 deviations, and 4e-3 if the distance is 12. In the
-tails, errors are 1e-3 at 6 deviations, 2e-2 at 20, and 0.1 at 30.
+*Errors.* In 99 of 100 cases the logarithms of improvement and survival have errors below 1e-4 if
+means differ by less than the members' deviations, 7e-4 if they differ by 3 deviations or form two
+groups at a distance of 5 deviations, and 4e-3 if the distance is 12. In the tails, errors are 1e-3
+at 6 deviations, 2e-2 at 20, and 0.1 at 30.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
@@ -40,13 +41,7 @@ from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib._roots import bracketed_root
-from botorch_calib.distributions._normal_functions import (
-    log_h,
-    lower_quantile,
-    ndtri_exp,
-    quick_log_interval,
-    unit_legendre,
-)
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, WithTails
 from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
@@ -97,28 +92,33 @@ class DenoisedMixture(WithTails):
 
     @cached_property
     def table(self) -> ScoreTable:
-        """A table of the scores of observations, and of the inverse map."""
+        """A table of the scores of observations and of the inverse map."""
         with torch.enable_grad():  # the table is cached, and a later caller may need its graph
             return ScoreTable(self.mean_of_members, self.deviation)
 
-    def gain_and_rest(self) -> tuple[Tensor, Tensor]:
-        """The gains ``a_s``, and the standard deviations of ``f~`` given ``y~``."""
-        least = _LEAST_NOISE * self.deviation
-        if not self.denoise:
-            return torch.ones_like(self.deviation), least
-        variance = self.variance_of_members
-        if self.growth is not None:
-            variance = variance * self.growth
-        gain = variance / (variance + self.noise)
-        return gain, (gain * self.noise).clamp_min(least.square()).sqrt()
-
     # ------------------------------------------------------------ the normal components
+
+    def _members(self, num_dims: int = 0) -> Iterator[Tensor]:
+        """Return means, deviations, gains ``a_s``, and standard deviations of ``f~`` given ``y~``.
+
+        They have at least ``num_dims`` dimensions after the members.
+        """
+        rest = _LEAST_NOISE * self.deviation
+        if self.denoise:
+            variance = self.variance_of_members
+            variance = variance if self.growth is None else variance * self.growth
+            gain = variance / (variance + self.noise)
+            rest = (gain * self.noise).clamp_min(rest.square()).sqrt()
+        else:
+            gain = torch.ones_like(rest)
+        values = self.mean_of_members, self.deviation, gain, rest
+        return (align_members(each, num_dims) for each in values)
 
     def _components(self, x: Tensor | None = None, lowest: float = -math.inf) -> _Components:
         """Return the normal components of the mixture, with nodes for integrals that end at ``x``.
 
-        ``x`` broadcasts against ``shape`` and may have further leading dimensions. ``lowest`` is
-        explained in `_likeliest`.
+        ``x`` broadcasts against ``shape`` and may have further leading dimensions. For ``lowest``
+        see `_likeliest`.
         """
         if self.predictive.is_standard_normal:
             count = -math.log(len(self.deviation))
@@ -129,10 +129,7 @@ class DenoisedMixture(WithTails):
         z, log_weight = self._rule(x, lowest)
         scores = torch.cat(torch.broadcast_tensors(z, self.predictive.transport(z)))
         y, moved = self.table.quantile(scores).chunk(2)
-        mean, deviation, gain, rest = (
-            align_members(values, z.dim())
-            for values in (self.mean_of_members, self.deviation, *self.gain_and_rest())
-        )
+        mean, deviation, gain, rest = self._members(z.dim())
         inverse = deviation.reciprocal()
         t = torch.addcmul(-mean * inverse, y, inverse)
         log_share = torch.addcmul(-deviation.log(), t, t, value=-0.5)
@@ -141,13 +138,11 @@ class DenoisedMixture(WithTails):
 
     @torch.no_grad()
     def _rule(self, x: Tensor | None, lowest: float) -> tuple[Tensor, Tensor]:
-        """Return nodes ``z`` and log weights under the normal density, ``num_nodes x shape`` each.
-
-        The weights of each panel add up to its exact normal mass.
-        """
-        shape = self.deviation.shape[1:] if x is None else self._shape_with(x)
+        """Return nodes ``z`` and log weights under the normal density, ``num_nodes x shape``."""
+        shape = self.deviation.shape[1:]
+        shape = shape if x is None else torch.broadcast_shapes(x.shape, shape)
         steps = torch.linspace(0.0, 1.0, _NUM_PANELS + 1, dtype=torch.float64)
-        nodes, weights = unit_legendre(_ORDER, torch.float64, self.deviation.device)
+        nodes, weights = nf.unit_legendre(_ORDER, torch.float64, self.deviation.device)
         steps, nodes, weights = (
             align_members(values, len(shape)) for values in (steps.to(nodes), nodes, weights)
         )
@@ -174,7 +169,8 @@ class DenoisedMixture(WithTails):
         log_weight = (span * weights).mul_(u.cosh_()).clamp_(min=1e-300).log_()
         log_weight.add_(z.square(), alpha=-0.5)
         ends = torch.addcmul(center, width, edges.sinh_())
-        log_mass = quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
+        log_mass = nf.quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
+        # The weights of each panel add up to its exact normal mass.
         log_weight.add_(log_mass - log_weight.logsumexp(dim=1, keepdim=True))
         return z.flatten(0, 1), log_weight.flatten(0, 1)
 
@@ -190,10 +186,7 @@ class DenoisedMixture(WithTails):
         + d^2)`` at ``e = (c d - a b) / (b^2 + d^2)``. The result is for the member with the
         smallest minimum, and ``z`` is at least ``lowest``.
         """
-        mean, deviation, gain, rest = (
-            align_members(values, at.dim())
-            for values in (self.mean_of_members, self.deviation, *self.gain_and_rest())
-        )
+        mean, deviation, gain, rest = self._members(at.dim())
         slope, scale, residual = deviation.amax(dim=0), self.predictive.scale, x - mean
         a, b = torch.addcmul(residual, slope, at - score) / deviation, slope / deviation
         c = residual * ((1.0 - gain) / rest)
@@ -221,19 +214,16 @@ class DenoisedMixture(WithTails):
         at = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
         # The part of each piece that is in the tail beyond the score
         start, end = torch.where(upper, at, low), torch.where(upper, high, at)
-        log_share = quick_log_interval(start, end) - quick_log_interval(low, high)
+        log_share = nf.quick_log_interval(start, end) - nf.quick_log_interval(low, high)
         if any(self.predictive.uniform):
             flat = self.predictive.form.is_uniform(score.device)
             log_share = torch.where(flat, ((end - start) / (high - low)).log(), log_share)
         log_tail = (log_share + self.predictive.log_masses).logsumexp(dim=-1)
-        z = lower_quantile(log_tail.clamp_(max=-1e-16))
+        z = nf.lower_quantile(log_tail.clamp_(max=-1e-16))
         return torch.where(score > 0.0, -z, z)
 
     def _score(self, x: Tensor) -> Tensor:
-        return mixture_score(x.expand(self._shape_with(x)), self.mean_of_members, self.deviation)
-
-    def _shape_with(self, x: Tensor) -> torch.Size:
-        return torch.broadcast_shapes(x.shape, self.deviation.shape[1:])
+        return mixture_score(x, self.mean_of_members, self.deviation)
 
     # ------------------------------------------------------------ moments, probabilities, quantiles
 
@@ -258,7 +248,7 @@ class DenoisedMixture(WithTails):
 
     def log_excess(self, x: Tensor) -> Tensor:
         parts = self._components(x, _LOWEST)
-        return parts.total(log_h(parts.residuals(x)), parts.deviation.log())
+        return parts.total(nf.log_h(parts.residuals(x)), parts.deviation.log())
 
     def log_survival(self, x: Tensor) -> Tensor:
         if not self.denoise:
@@ -270,9 +260,7 @@ class DenoisedMixture(WithTails):
         """Log density at ``x``."""
         if not self.denoise:
             score = self._score(x)
-            _, log_density = log_shares(
-                x.expand(self._shape_with(x)), self.mean_of_members, self.deviation
-            )
+            _, log_density = log_shares(x, self.mean_of_members, self.deviation)
             return self.predictive.log_prob(score) + log_density - log_phi(score)
         parts = self._components(x)
         return parts.total(log_phi(parts.residuals(x)), -parts.deviation.log())
@@ -307,13 +295,11 @@ class DenoisedMixture(WithTails):
         tail ``p / (2 S)``, and a bound on ``f~`` given ``y~`` with the tail ``p / 2``. So each
         member is beyond this end with probability at most ``p``.
         """
-        gain, rest = self.gain_and_rest()
+        mean, _, gain, rest = self._members()
         tail = min(level, 1.0 - level) / 2.0
         u, w = (gain.new_tensor(NormalDist().inv_cdf(p)) for p in (tail, tail / len(gain)))
         low, high = (
-            self.mean_of_members
-            + gain * (self.at_score(-sign * w) - self.mean_of_members)
-            - sign * u * rest
+            mean + gain * (self.at_score(-sign * w) - mean) - sign * u * rest
             for sign in (-1.0, 1.0)
         )
         low, high = low.amin(dim=0), high.amax(dim=0)
@@ -324,7 +310,7 @@ class DenoisedMixture(WithTails):
             parts = self._components(x)
             t = parts.residuals(x)
             above, below = parts.total(log_ndtr(t)), parts.total(log_ndtr(-t))
-            score = ndtri_exp(torch.minimum(above, below))
+            score = nf.ndtri_exp(torch.minimum(above, below))
             score = torch.where(below < above, score, -score)
             log_p = parts.total(log_phi(t), -parts.deviation.log())
             return score - zeta, (log_p - log_phi(score)).exp(), 0.0
@@ -338,13 +324,10 @@ class DenoisedMixture(WithTails):
 
 
 class _Components(NamedTuple):
-    """Normal components, ``num_members x num_nodes x shape``; some sizes may be 1.
-
-    Their means are ``start + gain * moved``.
-    """
+    """Normal components, ``num_members x num_nodes x shape``; some sizes may be 1."""
 
     log_weight: Tensor
-    start: Tensor
+    start: Tensor  # means are ``start + gain * moved``
     gain: Tensor
     moved: Tensor
     deviation: Tensor

@@ -33,16 +33,10 @@ from botorch.utils.probability.utils import log_ndtr
 from botorch.utils.safe_math import log1mexp
 from torch import Tensor
 
-from botorch_calib.distributions import _denoised_integrals
-from botorch_calib.distributions._denoised_integrals import held_ratio
-from botorch_calib.distributions._denoised_quantile import (
-    RatioTable,
-    denoised_quantile,
-    normal_points,
-    upper_score,
-)
-from botorch_calib.distributions._normal_functions import cached_constant, log_h
-from botorch_calib.distributions.form import Pieces, PiecewiseForm
+from botorch_calib.distributions import _denoised_integrals as integrals
+from botorch_calib.distributions._denoised_quantile import RatioTable, denoised_quantile
+from botorch_calib.distributions._normal_functions import cached_constant, log_h, upper_score
+from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMoments
 
 
@@ -73,9 +67,8 @@ class WithTails(WithMoments):
     def mean_below(self, level: float) -> Tensor:
         """Return the mean of the values below the ``level``-quantile, differentiable.
 
-        With the quantile ``q``, the mean is ``E[x | x <= q] = q - E(q - x)+ / level``. The
-        derivative of the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at
-        the quantile. So a small error of the quantile has only a second-order effect.
+        With the quantile ``q``, the mean is ``q - E(q - x)+ / level``. Its derivative in ``q``, ``1
+        - P(x <= q) / level``, is 0, so a small error of the quantile has a second-order effect.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
@@ -83,9 +76,7 @@ class WithTails(WithMoments):
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
         """Return the log probability of a value between two limits; None means no limit.
 
-        The probability is the difference of two probabilities of the upper tail, or of the lower
-        tail. The tail whose larger probability is smaller loses fewer digits. The relative error is
-        about 1e-16 divided by the distance of the limits in standard deviations.
+        The relative error is about 1e-16 over the distance of the limits in standard deviations.
         """
         if upper is None:
             assert lower is not None
@@ -95,6 +86,7 @@ class WithTails(WithMoments):
             return mirrored.log_survival(-upper)
         above = self.log_survival(lower), self.log_survival(upper)
         below = mirrored.log_survival(-upper), mirrored.log_survival(-lower)
+        # The difference loses fewer digits in the tail whose larger probability is smaller.
         in_upper_tail = above[0] < below[0]
         larger, smaller = (
             torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
@@ -138,24 +130,24 @@ class UnsmoothedPredictive(WithTails):
         if self.predictive.form.is_gaussian:
             deviation = self._deviation()
             return log_h(-x / deviation) + deviation.log()
-        return self._integral(x, _denoised_integrals.log_excess)
+        return self._integral(x, integrals.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
         if self.predictive.form.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Rounded masses may add up to slightly more than 1.
-        return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
+        return self._integral(x, integrals.log_survival).clamp(max=0.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Return the log density at ``x``, which is ``-inf`` outside a bounded support."""
         return self.predictive.log_prob(x)
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """Return the ``level``-quantile; see `SmoothedPredictive` for several levels in (0, 1)."""
+        """Return the ``level``-quantile, for levels as in `SmoothedPredictive.quantile`."""
         return self.predictive.quantile(level)
 
     def _deviation(self) -> Tensor:
-        """Return the standard deviation of the value if there is a single normal piece."""
+        """Return the standard deviation under a single normal piece."""
         scale = self._scale.expand(self._shape())
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
@@ -171,7 +163,7 @@ class UnsmoothedPredictive(WithTails):
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
-        return way(x, noise, _pieces(standard, shape), scale=scale).view(shape)
+        return way(x, noise, integrals.pieces_of(standard, shape), scale=scale).view(shape)
 
 
 class SmoothedPredictive(UnsmoothedPredictive):
@@ -202,10 +194,10 @@ class SmoothedPredictive(UnsmoothedPredictive):
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
         shape, standard = self._shape(x), self.predictive.standardized()
-        scale, ratio = held_ratio(self._scale, self.noise)
+        scale, ratio = integrals.held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
-        log_p = _denoised_integrals.log_densities(at, ratio, _pieces(standard, shape))
-        log_masses = _pieces_first(standard.log_masses, shape)
+        log_p = integrals.log_densities(at, ratio, integrals.pieces_of(standard, shape))
+        log_masses = integrals.pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -231,26 +223,23 @@ class SmoothedPredictive(UnsmoothedPredictive):
         """Return the point ``x`` with ``P(value > x) = tail``, for ``tail`` up to 1/2."""
         if self.predictive.form.is_gaussian:
             return self._deviation() * upper_score(tail)
-        several = [tail] if isinstance(tail, Tensor) else []
-        shape, standard = self._shape(*several), self.predictive.standardized()
-        scale, ratio = held_ratio(self._scale, self.noise)
-        ratio = ratio.expand(shape).reshape(-1)
-        table = None
-        if isinstance(tail, Tensor):
-            tail = tail.expand(shape).reshape(-1)
+        if not isinstance(tail, Tensor):
+            shape, table = self._shape(), _table_of(self.predictive, tail)
         else:
-            table = _table_of(self.predictive, tail)
-        x = _solved(standard, ratio, shape, tail) if table is None else table(ratio)
+            shape, table = self._shape(tail), None
+            tail = tail.expand(shape).reshape(-1)
+        scale, ratio = integrals.held_ratio(self._scale, self.noise)
+        ratio, standard = ratio.expand(shape).reshape(-1), self.predictive.standardized()
+        x = denoised_quantile(standard, ratio, shape, tail) if table is None else table(ratio)
         return x.view(shape) * scale
 
 
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
     """Return a table of the ``tail`` quantile as a function of the noise ratio, or None.
 
-    A table is only made for a distribution that many points share, as other distributions change
-    with each call. Since the cache of tables is keyed by the knots and masses, there is no table if
-    they need gradients, or if they are on a GPU, from which they would be read back. There is no
-    table either if it would be inexact.
+    There is a table only for a distribution that many points share, since others change with each
+    call, and only if the table is exact. Knots and masses are the key of the cache, so there is no
+    table if they need gradients, or if they are on a GPU, from which they would be read back.
     """
     form, standard = predictive.form, predictive.standardized()
     numbers = standard.finite_knots, standard.masses
@@ -271,31 +260,4 @@ def _table_by_numbers(
     """Return the table of `_table_of`, which costs as much as two batches of 512 quantiles."""
     as_row = partial(torch.tensor, dtype=torch.float64, device=torch.device("cpu"))
     standard = PiecewisePredictive.from_form(as_row(knots), as_row(masses), form)
-    return RatioTable(lambda r: _solved(standard, r, r.shape, tail))
-
-
-def _solved(
-    standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
-) -> Tensor:
-    """Return the ``tail`` quantile at ``n = shape.numel()`` noise ratios."""
-    with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
-        u, eps = normal_points(tail, ratio.device)
-        lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
-        z = standard.transport(u.view(len(u), *lead))
-        if standard.batch_shape.numel() > 1:
-            z = z.expand(len(u), *shape)
-        points = torch.addcmul(z.reshape(len(u), z[0].numel()), eps, ratio)
-    return denoised_quantile(ratio, _pieces(standard, shape), points, tail)
-
-
-def _pieces(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
-    knots, masses = (_pieces_first(v, shape) for v in (standard.finite_knots, standard.masses))
-    return Pieces(knots, masses, standard.form)
-
-
-def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a batch of one."""
-    num = values.shape[-1]
-    if values.numel() == num:
-        return values.reshape(num, 1)
-    return values.expand(*shape, num).reshape(shape.numel(), num).t()
+    return RatioTable(lambda r: denoised_quantile(standard, r, r.shape, tail))

@@ -1,10 +1,9 @@
 r"""Normal scores of a mixture of normal distributions, and their inverse.
 
-With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
-and the observation with the score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member, the score
-is the standardised residual ``(y - mu) / s``. If members agree, the score is nearly linear in
-``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses digits. They
-are differentiable to any order. The first dimension of a tensor is the dimension of the members.
+With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``.
+For a single member, the score is the standardised residual. If members agree, the score is nearly
+linear in ``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses
+digits. They are differentiable to any order. Members come first in the shape of a tensor.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.functional import pad
 
 from botorch_calib._roots import bracketed_root
-from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
-    INV_SQRT_2PI,
-    LEAST,
-    lower_quantile,
-    mills_ratio,
-)
+from botorch_calib.distributions import _normal_functions as nf
 
 # Number of steps to the root on a GPU. If members are far apart, about 30 bisections shrink a
 # bracket 1e9 times as wide as the narrowest member, before a few Halley steps. If members overlap,
@@ -74,9 +67,8 @@ def score_of_members(t: Tensor) -> Tensor:
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return ``F^-1(Phi(z))``, the inverse of `mixture_score`, for the same shapes.
 
-    The score of the result is exact up to rounding, so the cdf at the result has an error of 1e-12
-    for any distance between members. If the quantile is in a gap between members, the result may be
-    any number in the gap.
+    For any distance between members, the cdf at the result has an error of 1e-12. If the quantile
+    is in a gap between members, the result may be any number in the gap.
     """
     shape = torch.broadcast_shapes(z.shape, mean.shape[1:], deviation.shape[1:])
     members = [align_members(x.double(), len(shape)).expand(-1, *shape) for x in (mean, deviation)]
@@ -85,14 +77,11 @@ def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log probability of each member given ``y``, and the log density of the mixture.
-
-    Shapes are as in `mixture_score`. The probabilities also have the dimension of the members.
-    """
+    """Return the log probability of each member given ``y``, and the log density of the mixture."""
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     each = -0.5 * ((y - mean) / deviation).square() - deviation.log()
     total = each.logsumexp(dim=0)
-    return each - total, total - HALF_LOG_2PI - math.log(len(each))
+    return each - total, total - nf.HALF_LOG_2PI - math.log(len(each))
 
 
 def align_members(values: Tensor, num_dims: int) -> Tensor:
@@ -114,12 +103,12 @@ def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
 class ScoreTable:
     """Interpolation of `mixture_score` and its inverse, for many numbers under each mixture.
 
-    Cubic polynomials interpolate the score and its derivative at the nodes. The error of the score
-    is about 1e-5 if members are similar. If means and deviations differ by one deviation, the error
-    is up to 4e-4 for scores up to 4, and 1e-3 for scores up to 7. It is less than 0.1 in the far
-    tails, or if members are far apart. Beyond the outermost nodes, 30 deviations from all members,
-    interpolation is linear. The cost for each number does not depend on the number of members.
-    Means and deviations are as in `mixture_score`, in float64.
+    Cubic polynomials interpolate the score and its derivative at the nodes. Beyond the outermost
+    nodes, 30 deviations from all members, interpolation is linear. The cost for each number does
+    not depend on the number of members. The error of the score is about 1e-5 if members are
+    similar. If means and deviations differ by one deviation, the error is up to 4e-4 for scores up
+    to 4, and 1e-3 for scores up to 7. It is less than 0.1 in the far tails, or if members are far
+    apart. Means and deviations are as in `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
@@ -131,7 +120,7 @@ class ScoreTable:
         x = self._center + self._unit * nodes
         z = mixture_score(x, mean, deviation)
         _, log_density = log_shares(x, mean, deviation)
-        log_slope = log_density + 0.5 * z.square() + HALF_LOG_2PI
+        log_slope = log_density + 0.5 * z.square() + nf.HALF_LOG_2PI
         slope = (log_slope.clamp(max=_LARGEST).exp() * self._unit).clamp(1 / _STEEPEST, _STEEPEST)
         self._nodes_x, self._nodes_z, self._slope = (
             values.movedim(0, -1).contiguous() for values in (nodes, z, slope)
@@ -207,7 +196,7 @@ class _Score(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, t: Tensor) -> Tensor:
         below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
-        z = lower_quantile(torch.minimum(below, above))
+        z = nf.lower_quantile(torch.minimum(below, above))
         z = torch.where(below < above, z, -z)
         ctx.save_for_backward(t, z)
         return z
@@ -238,7 +227,7 @@ class _Quantile(Function):
         log_share, log_density = log_shares(y, mean, deviation)
         by_z = by_mean = by_deviation = None
         if ctx.needs_input_grad[0]:
-            log_rate = -HALF_LOG_2PI - 0.5 * z.square() - log_density
+            log_rate = -nf.HALF_LOG_2PI - 0.5 * z.square() - log_density
             by_z = grad * log_rate.clamp(max=_LARGEST).exp()
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             by_mean = grad * log_share.exp()
@@ -249,8 +238,8 @@ class _Quantile(Function):
 class _LowerTail:
     """The logarithm ``log_mass`` of the cdf of a mixture, without a graph.
 
-    The standardised residuals ``t`` of the members are ``num_members x shape``. Densities are
-    multiplied by ``exp(half)``, so that they do not underflow if all residuals are far below 0.
+    Densities of the standardised residuals ``t``, ``num_members x shape``, are multiplied by
+    ``exp(half)``, so that they do not underflow if all residuals are far below 0.
     """
 
     def __init__(self, t: Tensor) -> None:
@@ -260,13 +249,13 @@ class _LowerTail:
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
-        tail = mills_ratio(t.abs()).mul_(self.density).mul_(INV_SQRT_2PI)
+        tail = nf.mills_ratio(t.abs()).mul_(self.density).mul_(nf.INV_SQRT_2PI)
         self.log_mass = torch.where(t > 0, 1.0 - tail, tail).mean(dim=0).log_().sub_(self.half)
 
     @cached_property
     def density(self) -> Tensor:
         """``exp(half - t^2 / 2)``, ``num_members x shape``."""
-        return (self._t * self._t).mul_(-0.5).add_(self.half).clamp_(min=LEAST).exp_()
+        return (self._t * self._t).mul_(-0.5).add_(self.half).clamp_(min=nf.LEAST).exp_()
 
 
 def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -288,7 +277,7 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     def excess_score(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         t = (x - mean).mul_(inverse)
         tail = _LowerTail(t)
-        score = lower_quantile(tail.log_mass.clamp_(max=_BELOW_ONE))
+        score = nf.lower_quantile(tail.log_mass.clamp_(max=_BELOW_ONE))
         pull = tail.density * inverse
         total = pull.sum(dim=0)
         rate = (score.square() * 0.5 - tail.half).clamp_(max=_LARGEST).exp_()

@@ -1,8 +1,8 @@
 r"""Expectations of any function under a smoothed piecewise distribution, by quadrature.
 
-If the outcome is a nonlinear, increasing function ``g`` of the predicted variable ``x``, ``E(g(x) -
-g(c))+`` is an integral over ``x > c``. The density of ``x`` has a closed form. For each piece with
-noise, it is a normal or constant density times a difference of two normal probabilities.
+For a nonlinear, increasing outcome ``g(x)``, ``E(g(x) - g(c))+`` is an integral over ``x > c``. The
+density of ``x`` has a closed form. For each piece with noise, it is a normal or constant density
+times a difference of two normal probabilities.
 """
 
 from __future__ import annotations
@@ -15,15 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._denoised_integrals import held_ratio
-from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
-    TINY,
-    cached_constant,
-    graded_rule,
-    quick_log_interval,
-    unit_legendre,
-)
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
@@ -118,11 +111,7 @@ def _nodes(
     growth: Tensor,
     order: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nodes, logs of weight times panel length, and the index of each panel's piece.
-
-    The first two are ``order x num_panels x shape``. On a CPU, panels that are empty at all points
-    are omitted. On a GPU this test would force a synchronization.
-    """
+    """Return nodes, log weights (``order x num_panels x shape`` each), and the pieces of panels."""
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()
     peak = growth + shift
@@ -168,7 +157,7 @@ def _nodes(
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
     panel = torch.arange(len(lengths), device=lengths.device)
-    if lengths.device.type == "cpu":
+    if lengths.device.type == "cpu":  # omit panels that are empty at all points
         in_use = (lengths > 0.0).view(len(panel), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # at least one panel
         panel = panel[in_use]
@@ -176,18 +165,15 @@ def _nodes(
     kind, piece = panel // len(low), panel % len(low)
     column = (order, len(kind), *[1] * (len(shape) - 1))
     t = begin + nodes.index_select(1, kind).view(column) * lengths
-    log_length = lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+    log_length = lengths.clamp(min=nf.TINY).log() + log_rule.index_select(1, kind).view(column)
     return t, log_length, piece
 
 
-@cached_constant
+@nf.cached_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each.
-
-    The two outer panels are for tails, where nodes are farther apart towards the end of the tail.
-    """
-    inner, weights = unit_legendre(order, dtype, device)
-    falling, graded = graded_rule(order, dtype, device)
+    """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each."""
+    inner, weights = nf.unit_legendre(order, dtype, device)
+    falling, graded = nf.graded_rule(order, dtype, device)
     nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
     return nodes, torch.stack([graded, weights, graded], dim=1).log()
 
@@ -198,7 +184,7 @@ class _LogShare(Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor) -> Tensor:
         ends = [torch.addcmul(end, t, unit, value=-1) for end in (low, high)]
-        value = quick_log_interval(*ends)
+        value = nf.quick_log_interval(*ends)
         ctx.save_for_backward(t, *ends, value)
         ctx.shapes = low.shape, high.shape, unit.shape
         return value
@@ -208,7 +194,8 @@ class _LogShare(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         t, *ends, value = ctx.saved_tensors
         by_low, by_high = (
-            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad) for end in ends
+            end.square().mul_(-0.5).sub_(value).sub_(nf.HALF_LOG_2PI).exp_().mul_(grad)
+            for end in ends
         )
         sums = -by_low.sum(dim=0), by_high.sum(dim=0), by_low.sub_(by_high).mul_(t).sum(dim=0)
         return (None, *(by.sum_to_size(s) for by, s in zip(sums, ctx.shapes, strict=True)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -28,13 +29,8 @@ from botorch_calib._validation import (
     check_tensor,
     in_double,
 )
-from botorch_calib.distributions._normal_functions import (
-    LOG_ZERO,
-    cached_constant,
-    log_normal_interval,
-)
+from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
-from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
@@ -72,8 +68,8 @@ class PiecewisePredictive(WithMoments):
 
     Values are in units of ``z``. All methods are differentiable in ``knots``, ``masses`` and
     ``scale``. In a posterior, the ``batch_shape`` of this distribution is the shape of the
-    posterior mean, ``batch_shape x q x 1``. Knots, half-widths and levels that are not tensors are
-    converted to double precision. Masses and scales are converted to the precision of the knots.
+    posterior mean, ``batch_shape x q x 1``. Numbers that are not tensors are converted to double
+    precision, and masses and scales to the precision of the knots.
 
     Args:
         knots: Ends of the pieces, increasing along the last dimension. Give all knots,
@@ -101,6 +97,10 @@ class PiecewisePredictive(WithMoments):
     form: PiecewiseForm
     masses: Tensor
     scale: Tensor | None
+    _knots: Tensor  # the finite knots, divided by the scale
+    _expanded: torch.Size = NO_BATCH
+    # Mean and variance of the distribution of scale 1, if computed in advance
+    _moments: tuple[Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class PiecewisePredictive(WithMoments):
             knots, form = _validated(knots, masses, form)
         if scale is not None:
             knots = _times(knots, scale.reciprocal())
-        self._set(knots, masses, form, scale)
+        self._knots, self.masses, self.form, self.scale = knots, masses, form, scale
 
     @classmethod
     def from_form(
@@ -136,22 +136,13 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         """Make a distribution from its finite knots, divided by the scale, without checks."""
         self = cls.__new__(cls)
-        self._set(knots, masses.to(knots), form, scale)
+        self._knots, self.masses, self.form, self.scale = knots, masses.to(knots), form, scale
         return self
-
-    def _set(
-        self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
-    ) -> None:
-        """Set the attributes. ``knots`` are the finite knots, divided by the scale."""
-        self._knots, self.masses, self.form = knots, masses, form
-        self.scale, self._expanded = scale, NO_BATCH
-        # Mean and variance of the distribution of scale 1, if computed in advance
-        self._moments: tuple[Tensor, Tensor] | None = None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
         """Return a distribution of another scale and batch shape that shares knots and masses."""
-        view = self.__class__.__new__(self.__class__)
-        vars(view).update(vars(self), scale=scale, _expanded=expanded)
+        view = copy(self)
+        view.scale, view._expanded = scale, expanded
         return view
 
     # ---------------------------------------------------------------- constructors
@@ -163,10 +154,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """Make a batch of standard normal distributions.
-
-        A correction by them leaves predictions unchanged.
-        """
+        """Make a batch of standard normal distributions, which leave predictions unchanged."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -269,7 +257,6 @@ class PiecewisePredictive(WithMoments):
                 "`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got "
                 f"{tails!r}."
             )
-        # Distance between the outermost knots, divided by the distance of the normal quantiles
         outermost = slice(None, None, len(levels) - 1)
         normal = torch.special.ndtri(levels.to(ordered)[outermost]).diff()
         scale = (ordered[..., outermost].diff(dim=-1) / normal).clamp(min=MIN_HALF_WIDTH)
@@ -304,10 +291,7 @@ class PiecewisePredictive(WithMoments):
         return twin._viewed(self.scale, self._expanded)
 
     def standardized(self) -> PiecewisePredictive:
-        """Return the distribution of ``z / scale``, not expanded. Its normal pieces have scale 1.
-
-        Conformal distributions with stretched tails and the same ``alpha`` share it.
-        """
+        """Return the distribution of ``z / scale``, which has scale 1 and is not expanded."""
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
@@ -367,13 +351,13 @@ class PiecewisePredictive(WithMoments):
     def log_masses(self) -> Tensor:
         """Logarithms of the masses, ``batch_shape x K``; ``log 0`` is finite, without gradient."""
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
-        return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
+        return log_masses.masked_fill(self.masses == 0, nf.LOG_ZERO)
 
     def _log_weights(self, knots: Tensor) -> Tensor:
         """Return the log of each mass divided by the natural mass (see `piece_logs`)."""
         flags, low, high = self.form.is_uniform(knots.device), knots[..., :-1], knots[..., 1:]
         width = high.masked_fill(~flags, 1.0) - low.masked_fill(~flags, 0.0)
-        return self.log_masses - torch.where(flags, width.log(), log_normal_interval(low, high))
+        return self.log_masses - torch.where(flags, width.log(), nf.log_normal_interval(low, high))
 
     # ---------------------------------------------------------------- the distribution itself
 
@@ -395,7 +379,7 @@ class PiecewisePredictive(WithMoments):
         z, knots = self._in_own_units(z).unsqueeze(-1), self._unit_knots
         low, high = knots[..., :-1], knots[..., 1:]
         inside = torch.minimum(torch.maximum(z, low), high)
-        normal = torch.exp(log_normal_interval(low, inside) + self._log_weights(knots))
+        normal = torch.exp(nf.log_normal_interval(low, inside) + self._log_weights(knots))
         flags = self.form.is_uniform(low.device)
         low_u = low.masked_fill(~flags, 0.0)
         width = high.masked_fill(~flags, 1.0) - low_u
@@ -421,10 +405,9 @@ class PiecewisePredictive(WithMoments):
     def quantile(self, p: Tensor | float) -> Tensor:
         """Return the ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
-        Args:
-            p: Levels in (0, 1). The check of a tensor synchronizes with its device. The normal
-                score of a number is computed in double precision, so the number may be closer to
-                0 or 1 than the precision of the knots resolves.
+        Levels ``p`` are in (0, 1). The check of a tensor synchronizes with its device. The normal
+        score of a number is computed in double precision, so the number may be closer to 0 or 1
+        than the precision of the knots resolves.
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
@@ -437,11 +420,8 @@ class PiecewisePredictive(WithMoments):
         r"""Return ``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
         This is the monotone map from the standard normal to this distribution. The argument is
-        ``z`` instead of ``Phi(z)``, so both tails keep their digits.
-
-        Args:
-            z: Standard normal numbers that broadcast against ``batch_shape``. Dimensions of samples
-                come first.
+        ``z`` instead of ``Phi(z)``, so both tails keep their digits. It broadcasts against
+        ``batch_shape``, with dimensions of samples first.
         """
         check_tensor("z", z)
         if self._expanded:
@@ -462,10 +442,9 @@ class PiecewisePredictive(WithMoments):
     def _transport_stretched(self, z: Tensor) -> Tensor:
         """Return `transport` of a conformal distribution with stretched tails.
 
-        Let ``c = Phi^-1(1 - alpha/2)``. A distribution of half-width ``w`` has the scale ``w / c``.
-        In units of the scale its tails beyond ``c`` are standard normal, so ``z`` maps to itself.
-        Within the interval, the share ``(Phi(z) - alpha/2) / (1 - alpha)`` of the interval is below
-        the value, which is therefore ``c (2 Phi(z) - 1) / (1 - alpha)``.
+        Let ``c = Phi^-1(1 - alpha/2)``. In units of the scale, tails beyond ``c`` are standard
+        normal, so ``z`` maps to itself. The share ``(Phi(z) - alpha/2) / (1 - alpha)`` of the
+        interval is below a value in it, which is therefore ``c (2 Phi(z) - 1) / (1 - alpha)``.
         """
         tail, center, _ = self.masses.unbind(-1)
         end = -torch.special.ndtri(tail)
@@ -487,10 +466,8 @@ class PiecewisePredictive(WithMoments):
     def _moments_of_pieces(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance of the distribution of scale 1.
 
-        Let ``a = phi(low) / N`` and ``b = phi(high) / N``, with ``N`` the natural mass of a normal
-        piece. The piece has the mean ``a - b`` and the mean square ``1 + a low - b high``. A
-        uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around any ``c``, with ``l = low
-        - c`` and ``h = high - c``.
+        A uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around any ``c``, with ``l =
+        low - c`` and ``h = high - c``. For normal pieces see `normal_moments`.
         """
         finite, masses, form = self.standardized().finite_knots, self.masses, self.form
         if form.is_gaussian:
@@ -501,7 +478,7 @@ class PiecewisePredictive(WithMoments):
         knots = form.pad(finite, -_FAR, _FAR)
         low, high = knots[:-1], knots[1:]
         normal = masses * form.is_normal(knots.device).view(-1, *[1] * (knots.dim() - 1))
-        mean, square = normal_moments(knots, normal)
+        mean, square = nf.normal_moments(knots, normal)
         if not any(form.uniform):
             return mean, (1 + square - mean.square()).clamp(min=0.0)
         pieces = [k for k, flag in enumerate(form.uniform) if flag]
@@ -517,7 +494,7 @@ _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 
 
-@cached_constant
+@nf.cached_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
@@ -548,10 +525,7 @@ def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
-    """Check the values, and return the finite knots, at least `MIN_GAP` apart, and the full form.
-
-    The full form also states whether outer knots are infinite and whether an outer piece is hollow.
-    """
+    """Check the values; return the finite knots, at least `MIN_GAP` apart, and the full form."""
     knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
     if knots.isnan().any() or not (gaps >= 0).all():
@@ -573,8 +547,8 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 def has_rare_ends(levels: Tensor) -> bool:
     """Return whether almost no mass is beyond the first or the last of increasing ``levels``.
 
-    In the tails, cancellation errors of integrals over inner pieces are then too large compared
-    with the mass of the outer pieces. The levels are read back from their device.
+    Cancellation errors of inner pieces are then too large compared with the mass of the outer
+    pieces. The levels are read back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 

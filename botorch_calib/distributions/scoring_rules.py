@@ -33,10 +33,9 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Return the continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    The observation divides the piece that contains it, so the integrand is smooth on each of the
-    ``num_pieces + 1`` segments. A Gauss-Legendre rule on each segment is exact up to rounding, or
-    has an error of up to 1e-9 if all pieces are narrow. Scores have the units and the dtype of
-    ``z``. Smaller scores are better.
+    The observation divides the piece that contains it. A Gauss-Legendre rule on each segment is
+    exact up to rounding, or has an error of up to 1e-9 if all pieces are narrow. Scores have the
+    units and the dtype of ``z``. Smaller scores are better.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
@@ -55,8 +54,7 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     knots = predictive.standardized().knots.expand(*z.shape[:-1], -1)
     inside = z.clamp(knots[..., :1], knots[..., -1:])
     edges = torch.cat([knots, inside], dim=-1).sort(dim=-1).values
-    # Segments from this index on are above the observation. Above it, segment ``j`` is in piece
-    # ``j - 1``.
+    # Segments from this index on are above the observation. Segment ``j`` is in piece ``j - 1``.
     first_above = (knots[..., 1:-1] <= inside).sum(dim=-1, keepdim=True) + 1
     segments = torch.arange(edges.shape[-1] - 1, device=z.device)
     is_above = segments >= first_above
@@ -66,15 +64,10 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 
 
 def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int = 200) -> Tensor:
-    """Return the CRPS of ``n`` distributions, given their quantiles at ``num`` levels.
+    """Return the CRPS of ``n`` distributions for observations ``y``, of shape ``n``.
 
-    The score is ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` by the midpoint rule. The integrand
-    is continuous, and has a kink at its zero.
-
-    Args:
-        quantile: A function that takes levels, ``num``, and returns quantiles, ``num x n``.
-        y: Observations, ``n``.
-        num: Number of levels.
+    The score is ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp``, computed by the midpoint rule from
+    ``num`` levels. The function ``quantile`` takes these levels and returns quantiles, ``num x n``.
     """
     levels = (torch.arange(num, dtype=torch.double) + 0.5) / num
     quantiles = quantile(levels).reshape(num, len(y)).double()
@@ -149,8 +142,8 @@ def binomial_interval(
 ) -> tuple[Tensor, Tensor]:
     """Return the Clopper-Pearson interval of a success probability, which is conservative.
 
-    The interval assumes independent trials, such as forecasts one step ahead under a correct model.
-    For other trials it is only a rough guide.
+    Trials must be independent, such as forecasts one step ahead under a correct model. For other
+    trials the interval is only a rough guide.
 
     Args:
         successes: Numbers of successes, of any shape.
@@ -184,8 +177,7 @@ def _segments(
     mass, to_high = masses.gather(-1, pieces), masses.cumsum(dim=-1).gather(-1, pieces)
     at_low, at_high = to_high - mass - step, to_high - step
     # At the distance ``s`` from its densest point ``c``, the density of a normal piece has
-    # decreased by a factor of ``exp(|c| s + s^2 / 2)``. At ``s = reach`` the factor
-    # is ``exp(_DEPTH / 2)``, and the rest is below rounding errors.
+    # decreased by a factor of ``exp(|c| s + s^2 / 2)``, which is ``exp(_DEPTH / 2)`` at the reach.
     uniform = predictive.form.is_uniform(knots.device)[pieces]
     peak = torch.zeros_like(low).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())

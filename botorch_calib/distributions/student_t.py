@@ -26,10 +26,7 @@ _FARTHEST = 37.0  # largest normal score: more extreme probabilities underflow
 
 
 def student_t_score(t: Tensor, df: Tensor) -> Tensor:
-    """Return the normal scores ``Phi^-1(F(t))`` of ``t``, float64, differentiable.
-
-    ``F`` is the cdf of Student's t distribution with location 0 and scale 1.
-    """
+    """Return the normal scores ``Phi^-1(F(t))`` under location 0 and scale 1, differentiable."""
     near, far = t.clamp(-_HUGE, _HUGE), t.abs().clamp(min=_HUGE)
     squares = torch.where(t.abs() < _HUGE, (near.square() / df).log1p(), 2.0 * far.log() - df.log())
     w = squares.mul(df).clamp(min=1e-30).sqrt()
@@ -38,7 +35,7 @@ def student_t_score(t: Tensor, df: Tensor) -> Tensor:
 
 
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
-    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, float64, differentiable.
+    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, in float64 as well.
 
     Quantiles beyond 1e260, which occur with few degrees of freedom, are clamped to about 1e260.
     """

@@ -54,10 +54,9 @@ class CalibratedPosterior(Prediction, Posterior):
     normal score is ``z = Phi^-1(F(y))``. A draw from a member is calibrated by ``y~ =
     F^-1(Phi(T(z)))`` and ``f~ = f + a_s (y~ - y)``. If members have no variance (``v_s = 0``), only
     observations are calibrated. `mean`, `variance` and samples have a dimension of members,
-    ``batch_shape x num_members x q x 1``, as in BoTorch's ensemble posteriors, since acquisition
-    functions average over the members of a model with ``_is_ensemble``. All other methods,
-    including `moments`, describe the mixture. Samples use interpolated scores, with an error of
-    about 1e-5 if members are similar (see `ScoreTable`).
+    ``batch_shape x num_members x q x 1``, over which BoTorch's acquisition functions average. All
+    other methods describe the mixture. Samples use interpolated scores, with an error of about 1e-5
+    if members are similar (see `ScoreTable`).
 
     *Guarantee.* Coverage is guaranteed for statements about the observation. Observations at
     distinct points do not show whether excess spread is due to the objective or to the noise, so
@@ -66,12 +65,12 @@ class CalibratedPosterior(Prediction, Posterior):
 
     ``excess="objective"`` assumes that the noise variance is correct, and attributes the remaining
     calibrated variance to the objective. With ``tau^2 = max(1, Var[z])``, the variance of the
-    process becomes ``v' = tau^2 (v + n) - n``, and its gain becomes ``a' = v' / (v' + n) = max(a, 1
-    - n / (Var[z] (v + n)))``. Then ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``,
-    whose variance is ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` by a normal draw of
-    ``f`` given ``y`` under ``a'``, with the same residual. This option never lowers the gain, which
-    has a kink at ``Var[z] = 1``. The intervals of the objective have no guarantee either. They are
-    too wide if the noise variance is too small.
+    process becomes ``v' = tau^2 (v + n) - n``, and its gain becomes ``a' = v' / (v' + n)``, which
+    is at least ``a``. Then ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, whose
+    variance is ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` by a normal draw of ``f``
+    given ``y`` under ``a'``, with the same residual. The gain has a kink at ``Var[z] = 1``.
+    Intervals of the objective have no guarantee either: they are too wide if the noise variance is
+    too small.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
@@ -134,11 +133,7 @@ class CalibratedPosterior(Prediction, Posterior):
         with_baseline: Tensor | None = None,
         **settings: Any,
     ) -> Self:
-        """Make a posterior from moments in the space of the targets, without checks.
-
-        ``moments`` and ``settings`` are arguments of `Prediction`; ``covariance`` and
-        ``with_baseline`` are the attributes of this class.
-        """
+        """Make a posterior from arguments of `Prediction` and own attributes, without checks."""
         self = cls.__new__(cls)
         Prediction.__init__(self, *moments, **settings)
         self.covariance, self.with_baseline = covariance, with_baseline
@@ -176,12 +171,12 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def mixture_mean(self) -> Tensor:
-        """Mean of the mixture of members, the first result of `moments`."""
+        """Mean of the mixture of members."""
         return self.moments()[0]
 
     @property
     def mixture_variance(self) -> Tensor:
-        """Variance of the mixture of members, the second result of `moments`."""
+        """Variance of the mixture of members."""
         return self.moments()[1]
 
     def _of_members(self, moment: int) -> Tensor:
@@ -213,9 +208,8 @@ class CalibratedPosterior(Prediction, Posterior):
     def path_posterior(self) -> GPyTorchPosterior:
         """The Gaussian posterior of the targets, from which paths of the process are drawn.
 
-        GPyTorch adds a jitter of 1e-8 (1e-6 in single precision) to covariance matrices that
-        rounding has made indefinite. This jitter is small compared with targets of order 1, for any
-        units of the outcome.
+        For any units of the outcome, GPyTorch's jitter of 1e-8 (1e-6 in single precision) is small
+        compared with targets of order 1.
         """
         mean = self.target_mean.squeeze(-1)
         if self.covariance is None:
@@ -231,8 +225,8 @@ class CalibratedPosterior(Prediction, Posterior):
         Args:
             sample_shape: Shape of the set of samples.
             base_samples: Standard normal numbers, ``sample_shape x base_sample_shape``. In the last
-                dimension, the first number determines the path ``f``. The second number determines
-                the noise of an observation, or the second path for samples of the objective.
+                dimension, the first number determines the path ``f``, and the second number the
+                noise of an observation, or the second path for samples of the objective.
         """
         if base_samples.shape[: len(sample_shape)] != sample_shape:
             raise RuntimeError(
@@ -294,13 +288,12 @@ class CalibratedPosterior(Prediction, Posterior):
     def moved(self, path: Tensor, other: Tensor) -> Tensor:
         """Return outcomes for paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
 
-        ``other`` are independent paths or, for observations, standard normal numbers. The noise
-        ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of ``f``. If
-        the paths have the correlation ``r`` between two points, ``z`` has the correlation ``r
-        (sqrt(v v') + sqrt(n n')) / sqrt((v + n) (v' + n'))``. The factor of ``r`` is at most 1, and
-        it is 1 if both points have the same ``n / v``. If jitter exceeds a small ``v``, the noise
-        is too large. The effect is bounded, since ``f~`` changes with ``f'`` at the rate ``(T' - 1)
-        sqrt(v n) / (v + n)``, whose absolute value is at most ``|T' - 1| / 2``.
+        ``other`` are independent paths or, for observations, standard normal numbers. If the paths
+        have the correlation ``r`` between two points, ``z`` has the correlation ``r (sqrt(v v') +
+        sqrt(n n')) / sqrt((v + n) (v' + n'))``. The factor of ``r`` is at most 1, and it is 1 if
+        both points have the same ``n / v``. If jitter exceeds a small ``v``, the noise is too
+        large. The effect is bounded, since ``f~`` changes with ``f'`` at the rate ``(T' - 1) sqrt(v
+        n) / (v + n)``, whose absolute value is at most ``|T' - 1| / 2``.
         """
         mean, variance, noise = self.target_mean, self.target_variance, self.target_noise
         if not self.objective:

@@ -1,8 +1,7 @@
-r"""`normal_scores`: computes normal scores under any predictive distribution, by its cdf ``F``.
+r"""`normal_scores`: normal scores under any predictive distribution, computed from its cdf ``F``.
 
-An observation ``y`` has the normal score ``z = Phi^-1(F(y))``. The inverse map is ``y =
-F^-1(Phi(z))``. A calibrator only needs these two maps of a predictive distribution. To support
-another kind of posterior, register a function that returns them::
+A calibrator only needs the normal scores ``z = Phi^-1(F(y))`` of observations and the inverse map
+``y = F^-1(Phi(z))``. To support another kind of posterior, register a function that returns them::
 
     @normal_scores.register(MyPosterior)
     def _(posterior: MyPosterior) -> OutcomeMap:
@@ -27,13 +26,13 @@ from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
-# Most formulas in double precision do not resolve probabilities that are closer to 0 or 1.
+# Most of PyTorch's formulas do not resolve probabilities that are closer to 0 or 1.
 _NEAREST = torch.finfo(torch.double).eps
 _LEAST_SHARE = 1e-300
 
 
 @singledispatch
-def normal_scores(posterior: Any) -> OutcomeMap:
+def normal_scores(posterior: object) -> OutcomeMap:
     """Return the map from normal scores to observations under a posterior of observations.
 
     The supported posteriors are a ``TorchPosterior`` of any distribution with ``cdf`` and ``icdf``,
@@ -73,7 +72,7 @@ normal_scores.register(BoundedRiemannPosterior, lambda p: _Histogram(p.borders, 
 
 
 @singledispatch
-def _of_distribution(distribution: Any) -> OutcomeMap:
+def _of_distribution(distribution: Distribution) -> OutcomeMap:
     for method in ("cdf", "icdf"):
         if getattr(type(distribution), method) is getattr(Distribution, method):
             raise UnsupportedError(
@@ -116,11 +115,7 @@ class _StudentT(_LocationScale):
 
 
 class _Inverted(OutcomeMap):
-    """The map for a distribution with ``cdf`` and ``icdf``, evaluated in double precision.
-
-    Scores range from -8.1 to 8.1, since PyTorch's formulas do not resolve more extreme
-    probabilities.
-    """
+    """The map for a distribution with ``cdf`` and ``icdf``; scores range from -8.1 to 8.1."""
 
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
@@ -169,25 +164,18 @@ class _Histogram(OutcomeMap):
         return torch.where(upper, high, low)
 
     def _from_end(self, tail: Tensor, below: Tensor, shares: Tensor, borders: Tensor) -> Tensor:
-        """Return the value at which the probability, added up from the first border, is ``tail``.
-
-        ``below`` contains the probability between the first border and each border.
-        """
+        """Return the value with the probability ``tail`` between the first border and the value."""
         # Leading dimensions are dimensions of samples. Flatten them into a row per distribution.
         lead = tail.dim() - below.dim()
-        rows = tail.movedim(tuple(range(lead)), tuple(range(-lead, 0))) if lead else tail
-        rows = rows.flatten(below.dim() - 1)
-        last = shares.shape[-1] - 1
+        first, last = tuple(range(lead)), tuple(range(-lead, 0))
+        rows = tail.movedim(first, last).flatten(below.dim() - 1)
         with torch.no_grad():
             index = torch.searchsorted(below[..., 1:].contiguous(), rows.contiguous())
-            index = index.clamp(max=last)
+            index = index.clamp(max=shares.shape[-1] - 1)
         share = shares.gather(-1, index).clamp(min=_LEAST_SHARE)
         part = ((rows - below.gather(-1, index)) / share).clamp(0.0, 1.0)
         value = borders[index] + part * (borders[index + 1] - borders[index])
-        if not lead:
-            return value.view(tail.shape)
-        value = value.view(*below.shape[:-1], 1, *tail.shape[:lead])
-        return value.movedim(tuple(range(-lead, 0)), tuple(range(lead)))
+        return value.view(*below.shape[:-1], 1, *tail.shape[:lead]).movedim(last, first)
 
     def latent(self, outcome: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(outcome.shape, (*self._shares.shape[:-1], 1))

@@ -32,20 +32,15 @@ class OutcomeMap(ABC):
         return None
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """Return the increasing map to ``weight y + offset``.
-
-        If ``weight < 0``, the argument of the new map is ``-latent``.
-        """
+        """Return the increasing map from ``sign(weight) latent`` to ``weight y + offset``."""
         return _AffineAfter(self, weight, offset)
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(OutcomeMap):
-    """The map ``offset + weight t``; the identity by default.
+    """The map ``offset + weight t``; the identity by default."""
 
-    Each argument is a number, or a tensor that broadcasts against ``batch_shape x q x 1``.
-    """
-
+    # Numbers, or tensors that broadcast against ``batch_shape x q x 1``
     weight: Tensor | float = 1.0  # positive
     offset: Tensor | float = 0.0
 

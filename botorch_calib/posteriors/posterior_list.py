@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -23,8 +24,8 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
 
     One sampler draws base samples for all outcomes from one sequence, so outcomes are independent
-    under quasi-random numbers too. BoTorch's list has one sampler for each outcome, so outcomes are
-    independent under pseudo-random numbers only [botorch issue 2658].
+    under quasi-random numbers too. BoTorch's list has one sampler for each outcome, so this holds
+    under pseudo-random numbers only [botorch issue 2658].
 
     Args:
         posteriors: One posterior for each of the ``m`` outcomes, at the same ``batch_shape x q``
@@ -41,7 +42,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     posteriors: list[Any]  # with more attributes than BoTorch's ``Posterior`` declares
 
-    def __init__(self, *posteriors: Any) -> None:
+    def __init__(self, *posteriors: Posterior) -> None:
         shapes = [tuple(each._extended_shape()) for each in posteriors]
         if len(set(shapes)) > 1 or shapes[0][-1] != 1:
             raise UnsupportedError(
@@ -61,10 +62,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def base_sample_shape(self) -> Size:
-        """``batch_shape x q x 2m``, with two numbers for each outcome, in the order of outcomes.
-
-        A known outcome needs no number, and an outcome without calibration may need only one.
-        """
+        """``batch_shape x q x 2m``; fewer if outcomes are known, or have no calibration."""
         return Size([*self._extended_shape()[:-1], sum(self._numbers_of_base_samples)])
 
     @property
@@ -73,7 +71,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def _numbers_of_base_samples(self) -> list[int]:
-        """Number of base samples at a point, for each outcome."""
+        """Number of base samples for each outcome at a point, in the order of outcomes."""
         num_dims = len(self._extended_shape()) - 1  # dimensions of the t-batch and the points
         return [
             0 if _is_known(each) else each.base_sample_shape[num_dims:].numel()
@@ -135,14 +133,14 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     def _of_each(self, name: str, value: Tensor | float) -> Tensor:
         num = len(self.posteriors)
-        values: Any = [value] * num
+        values: Sequence[Tensor | float] = [value] * num
         if isinstance(value, Tensor) and value.dim() >= 2:
             values = value.expand(*value.shape[:-1], num).split(1, dim=-1)
         pairs = zip(self.posteriors, values, strict=True)
         return torch.cat([getattr(_stated(each), name)(own) for each, own in pairs], dim=-1)
 
     @property
-    def distribution(self) -> Any:
+    def distribution(self) -> NoReturn:
         """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
         raise UnsupportedError(
             "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has "
@@ -155,7 +153,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     mvn = distribution
 
 
-def _stated(posterior: Any) -> Prediction:
+def _stated(posterior: object) -> Prediction:
     """Return the posterior, or raise ``UnsupportedError`` if it has no quantiles."""
     if not isinstance(posterior, Prediction):
         raise UnsupportedError(

@@ -10,8 +10,7 @@ Every model is described in the same way, in the space of its *targets* ``t``:
 
 An exact Gaussian process has one member, and a fully Bayesian model has many. ``Standardize`` gives
 an affine map, and ``Log`` gives a nonlinear map. If only the cdf ``F`` of a posterior is available,
-the mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``. So the code below does not depend
-on the kind of model.
+the mean is 0, the variance is 1, and the map is ``F^-1(Phi(t))``.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from functools import cached_property
+from statistics import NormalDist
 from typing import NamedTuple, Self
 
 import torch
@@ -44,8 +44,7 @@ EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
 # default of BoTorch's analytic acquisition functions, which do not export it.
 MIN_VARIANCE = 1e-12
-# Targets are clamped to this range. Derivatives contain the cube of a target over the smallest
-# standard deviation, which would overflow for larger targets.
+# Limit of targets, since derivatives contain the cube of a target over the smallest deviation
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
 _CHUNK = 2**14  # number of quantiles, at several levels, that are computed together
@@ -85,9 +84,9 @@ class Prediction:
     Given the distribution ``p(t)`` of calibrated targets, the objective has the marginals ``f~ ~
     int N(f; mu + a (t - mu), a n) p(t) dt`` with ``a = v / (v + n)`` [Kim2024locbo, eq. 30], in
     closed form; for ensembles see `DenoisedMixture`. Quantiles and probabilities are exact under a
-    nonlinear map too. Moments and improvement are then integrals by differentiable quadrature. They
-    are accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to
-    a kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
+    nonlinear map too. Moments and improvement are then integrals by differentiable quadrature,
+    accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to a
+    kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
     exist, the result is the integral over a finite range.
 
     Args:
@@ -190,10 +189,7 @@ class Prediction:
         return score_of_tails(predictive.cdf(z), predictive.mirrored().cdf(-z))
 
     def own_score(self, value: Tensor | float) -> Tensor:
-        """Return the normal scores of observations under the model, without calibration.
-
-        Calibrators learn from these scores.
-        """
+        """Return the scores under the model itself, from which calibrators learn."""
         t = self.outcome_map.latent(self._double("value", value))
         if self.members:
             return mixture_score(t, *self._members_first(self.target_mean, self._total))
@@ -322,12 +318,9 @@ class Prediction:
     def _growth(self) -> tuple[Tensor, Tensor] | None:
         """The ratios ``v' / v`` and ``tau^2``, at least 1, if ``excess="objective"``; else None.
 
-        The process has the variance ``v`` and the noise variance ``n``. The calibrated score ``z``
-        has the variance ``tau^2``, raised to 1 if it is smaller. So the target ``t`` has the
-        variance ``tau^2 (v + n)``, and without noise ``v' = tau^2 (v + n) - n``. If ``z`` is
-        normal, ``v'`` is the fixed point of the EM algorithm that removes the noise from ``t``; its
-        first step is denoising with the process's gain ``v / (v + n)``. The form ``v' / v = 1 +
-        (tau^2 - 1) (1 + n / v)`` avoids cancellation.
+        See `CalibratedPosterior` for the symbols. If ``z`` is normal, ``v'`` is the fixed point of
+        the EM algorithm that removes the noise from ``t``; its first step is denoising with the
+        process's gain. The form ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` avoids cancellation.
         """
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
@@ -357,15 +350,12 @@ class Prediction:
         return self.outcome_map.outcome(self._origin + value).to(self.dtype)
 
     def _latent(self, name: str, value: Tensor | float) -> Tensor:
-        """Return targets minus `_origin`, given outcomes. Targets are clamped to `_FAR`."""
+        """Return targets minus `_origin`, given outcomes."""
         y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Return numbers in float64 as a tensor of at least two dimensions.
-
-        A vector becomes a new leading dimension.
-        """
+        """Return numbers with at least two dimensions; those of a vector are along the first."""
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
@@ -390,8 +380,8 @@ class Prediction:
         """Return ``log E(f - best_f)+``.
 
         Args:
-            best_f: Value to improve upon (maximisation). The result for minus infinity is infinity,
-                and the result for infinity is minus infinity.
+            best_f: Value to improve upon (maximisation). An infinite value gives infinity of the
+                opposite sign.
         """
         return self._log_improvement(best_f).to(self.dtype)
 
@@ -412,8 +402,8 @@ class Prediction:
         check_open_unit("level", level)
         if isinstance(self.outcome_map, Affine):
             return self._out(self._distribution.mean_below(level))
-        # The mean is q - E(q - f)+ / level, where a small error of q has a second-order effect. The
-        # shift moves q off a knot, where rounding would decide on which side of q a piece is.
+        # As in `mean_below`, a small error of q has a second-order effect. The shift moves q off a
+        # knot, where rounding would decide on which side of q a piece is.
         latent = self._distribution.quantile(level) + self._origin + 1e-8 * self._total
         q = self.outcome_map.outcome(latent)
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
@@ -429,7 +419,7 @@ class Prediction:
             # Far below the distribution, the improvement is -best; far above, it is 0.
             return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
         values, log_weights = self._rule(self.outcome_map.latent(best), order)
-        # Not `logsumexp`: logarithms of both factors would take a third of the total time.
+        # The logarithms that `logsumexp` needs would take a third of the total time.
         largest = log_weights.detach().amax(dim=0)
         total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
         log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
@@ -488,13 +478,8 @@ class Prediction:
         whole = own = 0.5 * (y.at_score(1.0) - y.at_score(-1.0)).double()
         if noise is not None:
             f = self._with(objective=True)
-            own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
+            low, high = (f.quantile(NormalDist().cdf(k)).double() for k in (-1.0, 1.0))
+            own = torch.minimum(whole, 0.5 * (high - low))
         # The clamp avoids 0, where the derivative of the root is infinite.
         rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
         return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
-
-
-def _quantile(prediction: Prediction, score: float) -> Tensor:
-    """Return the quantile of a prediction at the level ``Phi(score)``."""
-    # The check of a tensor of levels would synchronize with the device.
-    return prediction.quantile(0.5 * math.erfc(-score / math.sqrt(2.0))).double()
