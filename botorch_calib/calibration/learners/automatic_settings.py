@@ -16,8 +16,12 @@ from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
 from botorch_calib.calibration.learners.online import Localization, OnlineQuantileTracker, descend
-from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
-from botorch_calib.calibration.learners.radial_sum import RadialSum
+from botorch_calib.calibration.learners.quantile_learner import (
+    QuantileLearner,
+    Thresholds,
+    same_everywhere,
+)
+from botorch_calib.calibration.learners.radial_sum import radial_sum
 
 #: Default step of a single tracker.
 STEP_SIZE = 0.05
@@ -151,22 +155,18 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     @property
     def weights(self) -> Tensor:
-        """Current weights ``K`` of the ``members``."""
-        return adahedge_weights(self.losses, self.mixability_gap)
-
-    def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
-        """Raw thresholds ``... x M``: the members' average clamped to [0, 1], plus the shift."""
-        # `hardtanh` is used as a clamp because its derivative is a single operation.
-        return hardtanh(sums, 0.0, 1.0) + shift
+        """Current weights ``K`` of the ``members``; at gap 0 the best share all weight."""
+        # Computed in PyTorch, since predictions must not wait for a device.
+        rate = math.log(max(len(self.losses), 2)) / self.mixability_gap.clamp(min=_LEAST_GAP)
+        return torch.softmax(-rate * self.losses, dim=0)
 
     def _derive(self) -> Thresholds:
         """Average the members' functions, so that ``M`` functions are evaluated, not ``K M``."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
-        everywhere = hardtanh(constants, 0.0, 1.0) + shift
         if not len(self.centers):
-            return Thresholds(everywhere)
+            return same_everywhere(constants.clamp(0.0, 1.0) + shift)
         coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
         # One block of t rows for each lengthscale
         blocks = [
@@ -174,8 +174,9 @@ class AggregatedQuantileTracker(QuantileLearner):
             for at in self._localizations
         ]
         lengthscales = [at.lengthscale for at in self._localizations]
-        radial = RadialSum(constants, self.centers, lengthscales, torch.cat(blocks))
-        return Thresholds(everywhere, radial, shift)
+        average = radial_sum(constants, self.centers, lengthscales, torch.cat(blocks))
+        # `hardtanh` is used as a clamp because its derivative is a single operation.
+        return lambda X: hardtanh(average(X), 0.0, 1.0) + shift
 
     def reset(self) -> None:
         super().reset()
@@ -233,14 +234,10 @@ def _members(
     lengthscales: Sequence[float], scales: Sequence[float], step_sizes: Sequence[float]
 ) -> list[Member]:
     """All combinations of settings, grouped by lengthscale."""
-    given = {"lengthscales": lengthscales, "scales": scales, "step_sizes": step_sizes}
-    for name, values in given.items():
-        if not values:
-            raise InputDataError(f"`{name}` must not be empty.")
-        for value in values:
-            check_positive(name, value, allow_inf=name == "lengthscales")
+    scales = _positive_numbers("scales", scales)
+    step_sizes = _positive_numbers("step_sizes", step_sizes)
     members = []
-    for lengthscale in sorted(set(map(float, lengthscales))):
+    for lengthscale in sorted(set(_positive_numbers("lengthscales", lengthscales))):
         # Members without localization have no scale.
         strengths = [0.0] if math.isinf(lengthscale) else scales
         members += [Member(lengthscale, *rest) for rest in product(strengths, step_sizes)]
@@ -305,24 +302,22 @@ def _choices(
         if setting == default:
             return values
     elif isinstance(setting, Real | Sequence):
-        numbers = setting if isinstance(setting, Sequence) else [setting]
-        if not numbers:
-            raise InputDataError(f"`{name}` must not be empty.")
-        return [check_positive(name, each, allow_inf=name == "lengthscale") for each in numbers]
+        return _positive_numbers(name, setting if isinstance(setting, Sequence) else [setting])
     given = repr(setting) if isinstance(setting, str | None) else type(setting).__name__
     raise InputDataError(
         f"`{name}` must be a number, a list of numbers or {default!r}, got {given}."
     )
 
 
+def _positive_numbers(name: str, numbers: Sequence[float]) -> list[float]:
+    """Validate the values of a setting; only lengthscales may be infinite."""
+    if not numbers:
+        raise InputDataError(f"`{name}` must not be empty.")
+    may_be_inf = name.startswith("lengthscale")
+    return [check_positive(name, number, allow_inf=may_be_inf) for number in numbers]
+
+
 # ------------------------------------------------------------ weights of the members
-
-
-def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
-    """AdaHedge's weights ``K`` after losses ``K``; at gap 0 the best members share all weight."""
-    # Computed in PyTorch, since predictions need the weights and must not wait for a device.
-    rate = math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)
-    return torch.softmax(-rate * losses, dim=0)
 
 
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,8 +15,12 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
-from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
+from botorch_calib.calibration.learners.quantile_learner import (
+    QuantileLearner,
+    Thresholds,
+    same_everywhere,
+)
+from botorch_calib.calibration.learners.radial_sum import gaussian_correlation, radial_sum
 
 
 class OnlineQuantileTracker(QuantileLearner):
@@ -105,10 +109,9 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _derive(self) -> Thresholds:
         if not len(self.centers):
-            return Thresholds(self.constants)
+            return same_everywhere(self.constants)
         coefficients = self.scale * self.coefficients
-        radial = RadialSum(self.constants, self.centers, [self.lengthscale], coefficients)
-        return Thresholds(self.constants, radial)
+        return radial_sum(self.constants, self.centers, [self.lengthscale], coefficients)
 
     def extra_repr(self) -> str:
         local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
