@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.online import Localization, OnlineQuantileTracker, descend
+from botorch_calib.calibration.learners.online import OnlineQuantileTracker, descend
 from botorch_calib.calibration.learners.quantile_learner import (
     QuantileLearner,
     Thresholds,
@@ -34,8 +34,7 @@ STEP_DECAY = 0.3
 # Initial width of the safety net of `AggregatedQuantileTracker`, and the inverse of its slope
 _ROOM, _RAMP = 8.0, 2.0
 # Lower limit of the gap, which keeps AdaHedge's rate finite. At the rate ln K / 1e-12, a member
-# whose loss exceeds the least loss by 1e-10 has a weight below 1e-30: the best members share all
-# weight.
+# whose loss is 1e-10 above the least loss has a weight below 1e-30.
 _LEAST_GAP = 1e-12
 
 # NumPy arrays in loops over rounds, PyTorch tensors otherwise
@@ -77,9 +76,8 @@ class AggregatedQuantileTracker(QuantileLearner):
     independent outcomes, plus 8 for the first steps.
 
     **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) /
-    T``. If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
-    decreases. Likewise, ``S`` increases if it is below ``-(h + 2)``. A step changes ``S`` by less
-    than 1.
+    T``. A step changes ``S`` by less than 1. If ``S`` exceeds ``h + 2``, the threshold is at least
+    1 and the outcome is 1, so ``S`` decreases. Likewise, it increases if it is below ``-(h + 2)``.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
@@ -110,9 +108,8 @@ class AggregatedQuantileTracker(QuantileLearner):
     shortfall: Tensor
     _settings = ("levels", "initial", "member_settings")
     losses: Tensor
+    member_settings: Tensor
     mixability_gap: Tensor
-    _scales: Tensor
-    _step_sizes: Tensor
 
     def __init__(
         self,
@@ -127,13 +124,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         super().__init__(levels, initial, num_columns=len(members) * len(levels))
         self.members = members
         self.step_decay = check_nonnegative("step_decay", step_decay)
-        self._localizations = _localizations(members, len(self.levels))
-        settings = self.levels.new_tensor(members)
-        self.register_buffer("member_settings", settings)
-        # Settings of each column, which move with the module but are not in its state dict
-        columns = settings.repeat_interleave(len(self.levels), dim=0)
-        self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
-        self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
+        self._localized_columns = _localized_columns(members, len(self.levels))
+        self.register_buffer("member_settings", self.levels.new_tensor(members))
         self.register_buffer("constants", self.initial.repeat(len(members), 1))
         self.register_buffer("shortfall", torch.zeros_like(self.levels))
         zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
@@ -147,7 +139,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     @property
     def localized(self) -> bool:
         """Whether some members' thresholds depend on the inputs."""
-        return bool(self._localizations)
+        return bool(self._localized_columns)
 
     @property
     def shortest_lengthscale(self) -> float:
@@ -167,13 +159,14 @@ class AggregatedQuantileTracker(QuantileLearner):
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
         if not len(self.centers):
             return same_everywhere(constants.clamp(0.0, 1.0) + shift)
-        coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
+        factors = self.member_settings[:, 1] * weights  # scales times weights
+        coefficients = self.coefficients * factors.repeat_interleave(num)
         # One block of t rows for each lengthscale
         blocks = [
-            coefficients[:, at.columns].unflatten(-1, (-1, num)).sum(dim=-2)
-            for at in self._localizations
+            coefficients[:, columns].unflatten(-1, (-1, num)).sum(dim=-2)
+            for columns in self._localized_columns.values()
         ]
-        lengthscales = [at.lengthscale for at in self._localizations]
+        lengthscales = [*self._localized_columns]
         average = radial_sum(constants, self.centers, lengthscales, torch.cat(blocks))
         # `hardtanh` is used as a clamp because its derivative is a single operation.
         return lambda X: hardtanh(average(X), 0.0, 1.0) + shift
@@ -198,9 +191,10 @@ class AggregatedQuantileTracker(QuantileLearner):
         # Members learn independently. Their losses then give the weights of all rounds.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
-        levels, steps = self.levels.repeat(len(self.members)), decay * self._step_sizes
+        settings = self.member_settings.repeat_interleave(len(self.levels), dim=0)
+        levels, steps = self.levels.repeat(len(self.members)), decay * settings[:, 2]
         state = self.constants.flatten(), self.centers, self.coefficients
-        local = self._scales, self._localizations
+        local = settings[:, 1], self._localized_columns
         found = descend(X, u, levels, steps, [1.0] * len(u), state, *local)
         thresholds, constants, coefficients = found
         thresholds = thresholds.view(len(u), *self.constants.shape)
@@ -244,14 +238,11 @@ def _members(
     return members
 
 
-def _localizations(members: list[Member], num_levels: int) -> list[Localization]:
+def _localized_columns(members: list[Member], num_levels: int) -> dict[float, slice]:
     """The columns of each finite lengthscale."""
     own = [member.lengthscale for member in members for _ in range(num_levels)]
-    return [
-        Localization(slice(own.index(scale), own.index(scale) + own.count(scale)), scale)
-        for scale in dict.fromkeys(own)
-        if math.isfinite(scale)
-    ]
+    finite = filter(math.isfinite, own)
+    return {each: slice(own.index(each), own.index(each) + own.count(each)) for each in finite}
 
 
 def _net(shortfall: Array, room: Array) -> Array:
@@ -271,8 +262,7 @@ def quantile_learner(
     """Return a single tracker if every setting is a number, otherwise a bank of trackers.
 
     None selects the defaults of a tracker (``scale`` 1, ``step_size`` `STEP_SIZE`, ``step_decay``
-    0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`). ``lengthscale="auto"`` selects
-    `LENGTHSCALES`.
+    0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`), and "auto" selects `LENGTHSCALES`.
     """
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:

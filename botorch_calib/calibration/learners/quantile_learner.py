@@ -33,8 +33,7 @@ class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
     Subclasses store their state in buffers. The buffer ``centers`` and the buffer whose name is
-    ``_payload`` have one row for each stored observation. A state dict may contain any number of
-    rows.
+    ``_payload`` have a row for each stored observation; a state dict may have any number of rows.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``; a list is converted to float64.
@@ -121,8 +120,7 @@ class QuantileLearner(Module, ABC):
             u: Scores in [0, 1] of shape ``n``.
 
         Returns:
-            The raw thresholds before each observation, ``n x M``. The outcomes are
-            ``u.unsqueeze(-1) <= result``.
+            The raw thresholds before each observation, ``n x M``.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])

@@ -16,8 +16,7 @@ class Terms:
     more than 1e6 lengthscales. The squared distance is not clamped at 0, because clamping would
     falsify second derivatives at coinciding points.
 
-    With centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, grouped by
-    lengthscale.
+    Centers ``t x d`` and ``S`` lengthscales give ``T = S t`` terms, grouped by lengthscale.
     """
 
     def __init__(self, centers: Tensor, lengthscales: Sequence[float]) -> None:
