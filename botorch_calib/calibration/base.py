@@ -52,12 +52,10 @@ class Calibrator(Module, ABC):
 
         Args:
             X: Inputs ``n x d`` in the base model's transformed space.
-            z: Residuals ``(y - mu) / sigma_y``, ``n``, each from a model that was not conditioned
-                on this ``y``.
+            z: Residuals ``(y - mu) / sigma_y``, ``n``, from models not conditioned on this ``y``.
 
         Returns:
-            The predictive distribution of each residual before the calibrator learned from it, of
-            batch shape ``n x 1``. These distributions are used to evaluate the calibrator.
+            The predictive distributions before each residual was learned, of batch shape ``n x 1``.
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:

@@ -90,12 +90,10 @@ def calibration_report(
         residuals: How training observations are predicted: each from the earlier observations
             (``"prequential"``), or each from all other observations (``"loo"``).
         num_regions: Number of cells of the input space for which coverage is reported.
-        alarm: An alarm that observed the outcomes as they arrived. It is added to the report, and
-            its bound on false alarms holds.
+        alarm: An alarm, added to the report, that observed the outcomes as they arrived.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or `CalibratedModel` does not support
-            it.
+        UnsupportedError: If the model has several outputs or is not supported.
         InputDataError: If there are no observations, or an argument is out of range.
 
     Warns:
@@ -303,8 +301,7 @@ def _report_of(
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
     """Return the report on forecasts, with alarms if the forecasts were made in time order."""
-    levels = check_numbers("levels", levels).to("cpu", torch.double)
-    check_levels("levels", levels)
+    levels = check_levels("levels", check_numbers("levels", levels).to("cpu", torch.double))
     check_count("num_regions", num_regions)
     inputs, bounds, judged, name = forecasts
     cells = [] if inputs is None else median_cells(inputs, num_regions)
