@@ -33,16 +33,12 @@ class Design:
     choices: Tensor | None  # given points, n x d, including fixed features; None for the box
     linear: LinearConstraints | None = None  # constraints on points of the box
 
-    def point(self, count: int) -> Tensor:
-        """Return point number ``count``, of shape ``d``."""
-        return self.sample(1, count)[0]
-
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
         """Return a point of shape ``d`` that is not in ``asked``, ``n x d``; None if none is found.
 
-        In a box it is point number ``count`` of the sequence or the next new point. With
+        In a box it is point number ``count`` of the sequence, or the next new point. With
         ``choices`` it is a random new choice. With ``feasibility`` it is the `safest` of several
         new points, which come from a different sequence for each ``count``, to avoid repetitions.
         """

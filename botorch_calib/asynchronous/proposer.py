@@ -205,7 +205,7 @@ class DelayAwareProposer:
         failed = queries_in(ledger, now, TrialStatus.FAILED)
         choices = self._choices_left(fixed, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
-            return self._design(DESIGN, fixed, choices).point(count)
+            return self._design(DESIGN, fixed, choices).sample(1, count)[0]
         self._check_data(ledger, now, fixed)
         if self.strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)

@@ -60,7 +60,7 @@ def plot_timeline(
 ) -> Axes:
     """Plot a bar for each trial, from its submission to the arrival of its value.
 
-    Bars of trials without a value end at ``now``; when failed trials ended is not known.
+    Bars of trials without a value end at ``now``: the end of failed trials is not known.
 
     Args:
         trials: Trials of a ledger, such as ``ledger.trials``.

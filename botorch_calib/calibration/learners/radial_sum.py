@@ -44,9 +44,9 @@ def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
 def radial_sum(
     constants: Tensor, centers: Tensor, lengthscales: Sequence[float], coefficients: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """Return ``constants + sum_t coefficients_t exp(-|x - centers_t|^2 / lengthscale_t^2)``.
+    """Return a differentiable function from inputs ``... x d`` to values ``... x L``.
 
-    The result is a function of inputs ``... x d``, with values ``... x L``. It is differentiable.
+    At ``x`` it is ``constants + sum_t coefficients_t exp(-|x - centers_t|^2 / lengthscale_t^2)``.
 
     Args:
         constants: Constants ``L``.
