@@ -8,12 +8,8 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.calibration.base import TrackedCalibrator
-from botorch_calib.calibration.learners.automatic_settings import (
-    AggregatedQuantileTracker,
-    Setting,
-    quantile_learner,
-)
-from botorch_calib.calibration.learners.online import OnlineQuantileTracker
+from botorch_calib.calibration.learners import AggregatedQuantileTracker, OnlineQuantileTracker
+from botorch_calib.calibration.learners.automatic_settings import Setting, quantile_learner
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 

@@ -72,9 +72,10 @@ class Judged(NamedTuple):
 
 
 def judged_predictions(
-    stated: Prediction, predictives: Sequence[PiecewisePredictive | None], Y: Tensor, alpha: float
+    stated: Prediction, predictive: PiecewisePredictive | None, Y: Tensor, alpha: float
 ) -> list[Judged]:
-    """Judge a prediction of ``Y``, ``n x 1``, once for each correction in ``predictives``."""
+    """Judge a prediction of ``Y``, ``n x 1``, without and, if there is one, with a correction."""
+    predictives = (None,) if predictive is None else (None, predictive)
     y = Y.double().view(stated.shape)
     if not stated.is_gaussian:
         return [_judged(stated.corrected(each), y, 1.0, alpha) for each in predictives]

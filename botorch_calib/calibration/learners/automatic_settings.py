@@ -16,11 +16,7 @@ from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
 from botorch_calib.calibration.learners.online import OnlineQuantileTracker, descend
-from botorch_calib.calibration.learners.quantile_learner import (
-    QuantileLearner,
-    Thresholds,
-    same_everywhere,
-)
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import radial_sum
 
 #: Default step of a single tracker.
@@ -158,7 +154,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
         if not len(self.centers):
-            return same_everywhere(constants.clamp(0.0, 1.0) + shift)
+            return self._same_everywhere(constants.clamp(0.0, 1.0) + shift)
         factors = self.member_settings[:, 1] * weights  # scales times weights
         coefficients = self.coefficients * factors.repeat_interleave(num)
         # One block of t rows for each lengthscale

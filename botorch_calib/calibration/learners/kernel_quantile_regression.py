@@ -12,11 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from botorch_calib._validation import check_positive
-from botorch_calib.calibration.learners.quantile_learner import (
-    QuantileLearner,
-    Thresholds,
-    same_everywhere,
-)
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
 # Number of rows of the n x n weight matrix that are in memory at once when a history is replayed
@@ -69,10 +65,10 @@ class ExactQuantileLearner(QuantileLearner):
 
     def _derive(self) -> Thresholds:
         if not len(self.scores):
-            return same_everywhere(self.initial)
+            return self._same_everywhere(self.initial)
         minimizer, centers, lengthscale = self._minimizer(), self.centers, self.lengthscale
         if math.isinf(lengthscale):
-            return same_everywhere(minimizer())
+            return self._same_everywhere(minimizer())
         return lambda X: minimizer(gaussian_correlation(X.to(centers), centers, lengthscale))
 
     def _minimizer(self) -> Callable[..., Tensor]:

@@ -14,11 +14,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.quantile_learner import (
-    QuantileLearner,
-    Thresholds,
-    same_everywhere,
-)
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation, radial_sum
 
 
@@ -106,7 +102,7 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _derive(self) -> Thresholds:
         if not len(self.centers):
-            return same_everywhere(self.constants)
+            return self._same_everywhere(self.constants)
         coefficients = self.scale * self.coefficients
         return radial_sum(self.constants, self.centers, [self.lengthscale], coefficients)
 

@@ -76,6 +76,11 @@ class QuantileLearner(Module, ABC):
     def _derive(self) -> Thresholds:
         """The raw thresholds of the current state, differentiable in the inputs."""
 
+    @staticmethod
+    def _same_everywhere(thresholds: Tensor) -> Thresholds:
+        """Return the function whose value is ``thresholds``, of shape ``M``, at all inputs."""
+        return lambda X: thresholds.expand(*X.shape[:-1], -1)
+
     @property
     def num_updates(self) -> int:
         """Number of observations learned from."""
@@ -199,11 +204,6 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {ours.tolist()}."
         return None
-
-
-def same_everywhere(thresholds: Tensor) -> Thresholds:
-    """Return the function whose value is ``thresholds``, of shape ``M``, at all inputs."""
-    return lambda X: thresholds.expand(*X.shape[:-1], -1)
 
 
 def _initial_thresholds(initial: Tensor | Sequence[float] | None, levels: Tensor) -> Tensor:
