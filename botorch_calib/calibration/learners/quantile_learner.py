@@ -60,9 +60,15 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
+        start = p if initial is None else check_numbers("initial", initial).detach().to(p)
+        if start.shape != p.shape:
+            raise BotorchTensorDimensionError(
+                f"`initial` must have the shape {tuple(p.shape)} of `levels`, "
+                f"got {tuple(start.shape)}."
+            )
         # The initial thresholds depend on the score. They are in the state dict, so that a state
         # learned with another score is not loaded.
-        self.register_buffer("initial", _initial_thresholds(initial, p))
+        self.register_buffer("initial", check_unit_interval("initial", start).clone())
         # The width 0 means that the width is unknown until the first update.
         self.register_buffer("centers", p.new_zeros(0, 0))
         num_columns = len(p) if num_columns is None else num_columns
@@ -204,15 +210,3 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {ours.tolist()}."
         return None
-
-
-def _initial_thresholds(initial: Tensor | Sequence[float] | None, levels: Tensor) -> Tensor:
-    if initial is None:
-        return levels.clone()
-    thresholds = check_numbers("initial", initial).detach().to(levels, copy=True)
-    if thresholds.shape != levels.shape:
-        raise BotorchTensorDimensionError(
-            f"`initial` must have the shape {tuple(levels.shape)} of `levels`, "
-            f"got {tuple(thresholds.shape)}."
-        )
-    return check_unit_interval("initial", thresholds)
