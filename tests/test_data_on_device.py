@@ -297,8 +297,8 @@ def test_proposer_with_its_own_model(strategy: str, device: torch.device) -> Non
     def propose(ledger: FeedbackLedger) -> Tensor:
         proposer = DelayAwareProposer(data(device)[0], strategy, search=search)
         point = proposer(ledger)
-        assert proposer._ledger_model.fitted is not None
-        parameters = proposer._ledger_model.fitted.parameters()
+        assert proposer._ledger_model._first.model is not None
+        parameters = proposer._ledger_model._first.model.parameters()
         assert {parameter.device.type for parameter in parameters} == {device.type}
         return point
 

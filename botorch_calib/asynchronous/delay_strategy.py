@@ -45,8 +45,7 @@ class DelayStrategy:
         window: Queries whose standard deviations are summed to widen the confidence region:
             ``"pending"`` for queries without a value; ``"all"``, as published, for all queries of
             the last ``ledger.max_wait``; None: no widening.
-        beta: Factor of the posterior variance if no query is pending: the square of the paper's
-            factor of the standard deviation.
+        beta: Factor of the posterior variance if no query is pending (the paper's factor, squared).
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome
             (default: one over the standard deviation of the observed values).
         max_censored: Maximum number of pending queries with censored values (None, as in the paper:
@@ -128,8 +127,7 @@ class DelayStrategy:
         return self.spread_beyond is not None and num > self.spread_beyond
 
 
-# Up to this number of pending queries, confidence bounds did at least as well as posterior draws on
-# the tuning seeds.
+# Up to this number of pending queries, confidence bounds did no worse than draws on tuning seeds.
 FEW = 20
 
 # Hallucinated values make a model overconfident, so GP-BUCB widens its confidence region: with

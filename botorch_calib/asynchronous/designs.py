@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from botorch.exceptions.errors import InfeasibilityError
+from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_calib.asynchronous.failed_queries import Feasibility
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
@@ -33,28 +33,20 @@ class Design:
     choices: Tensor | None  # given points, n x d, including fixed features; None for the box
     linear: LinearConstraints | None = None  # constraints on points of the box
 
-    def point(self, count: int) -> Tensor:
-        """Return point number ``count``, of shape ``d``; given points repeat in the same order."""
-        if self.choices is None:
-            return self.sample(1, count)[0]
-        return self.choices[self._order(self.seed, len(self.choices))[count % len(self.choices)]]
-
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
         """Return a point of shape ``d`` that is not in ``asked``, ``n x d``; None if none is found.
 
-        In a box it is point number ``count`` of the sequence or the next new point. With
+        In a box it is point number ``count`` of the sequence, or the next new point. With
         ``choices`` it is a random new choice. With ``feasibility`` it is the `safest` of several
         new points, which come from a different sequence for each ``count``, to avoid repetitions.
         """
-        own = derived_seed(self.seed, count)
-        if self.choices is not None:
-            points = self.choices[self._order(own, len(self.choices))]
-        elif feasibility is None:
+        if self.choices is None and feasibility is None:
             points = self.sample(ALTERNATIVES, count)
         else:
-            points = replace(self, seed=own).sample(ALTERNATIVES)
+            num = ALTERNATIVES if self.choices is None else len(self.choices)
+            points = replace(self, seed=derived_seed(self.seed, count)).sample(num)
         scale = self.bounds[1] - self.bounds[0]
         for rows in points.split(MOST_COMPARED):
             new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
@@ -63,23 +55,21 @@ class Design:
         return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
-        """Return ``num x d`` points of the sequence in the box, after the first ``skip`` points."""
+        """Return points ``num x d`` after the first ``skip``; given points repeat in order."""
+        if self.choices is not None:
+            generator = torch.Generator().manual_seed(self.seed)
+            order = torch.randperm(len(self.choices), generator=generator)
+            return self.choices[order[torch.arange(skip, skip + num) % len(order)]]
         if self.linear is not None:
-            # The points depend on the number drawn. It is rounded up to a power of two, so that
-            # the sequence rarely changes.
+            # The points depend on the number drawn: a power of two, so that they rarely change.
             drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
             with random_stream(self.seed):
                 points = Region(with_features(self.bounds, self.fixed), self.linear).sample(drawn)
             if not len(points):
                 raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
             return points[torch.arange(skip, skip + num) % len(points), 0]
-        unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=self.seed).fast_forward(skip)
-        points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
+        points = draw_sobol_samples(self.bounds, n=skip + num, q=1, seed=self.seed)[skip:, 0]
         return with_features(points, self.fixed)
-
-    @staticmethod
-    def _order(seed: int, num: int) -> Tensor:
-        return torch.randperm(num, generator=torch.Generator().manual_seed(seed))
 
 
 def with_features(points: Tensor, fixed: Mapping[int, float]) -> Tensor:

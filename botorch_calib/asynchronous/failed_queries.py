@@ -73,16 +73,13 @@ class Feasibility:
     it stays closer to successful queries.
 
     ``failed`` has, for each of the queries ``X``, ``n x d``, a boolean or a degree of failure in
-    [0, 1]. At least one query has failed. The ``cost`` is ``F`` (default: the sum of ``failed``).
+    [0, 1]. At least one query has failed. The ``cost`` is ``F``.
     """
 
-    def __init__(
-        self, X: Tensor, failed: Tensor, bounds: Tensor, cost: float | None = None
-    ) -> None:
+    def __init__(self, X: Tensor, failed: Tensor, bounds: Tensor, cost: float) -> None:
         self.bounds = bounds
         self.X = normalize(X, bounds)
         self.failures = self.X[failed.to(self.X) == 1.0]
-        cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
         lengthscales = self.X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])

@@ -61,9 +61,8 @@ class AsynchronousOptimizer:
             ``"yvar"``. It must be picklable for process pools.
         ledger: The ledger in which trials are recorded.
         propose: A function that chooses the next query, such as a `DelayAwareProposer`. It maps the
-            ledger to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`. If a decision
-            has several outcomes, the objective must return them. The function is called in the
-            thread that calls `run`.
+            ledger to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, in the thread
+            that calls `run`. If a decision has several outcomes, the objective must return them.
         max_parallel: Maximum number of evaluations that run at the same time.
         max_consecutive_failures: Number of failures in a row after which the run raises an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`

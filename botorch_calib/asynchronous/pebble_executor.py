@@ -29,8 +29,7 @@ class PebbleExecutor(Executor):
     Args:
         max_workers: Number of processes.
         timeout: Time limit of a call in seconds, from its start in a process (None: no limit).
-        pool: Further arguments of ``ProcessPool``, such as ``max_tasks=1`` for a new process per
-            call.
+        pool: Arguments of ``ProcessPool``, such as ``max_tasks=1`` for a new process per call.
 
     Example:
         >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`

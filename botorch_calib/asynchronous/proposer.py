@@ -91,10 +91,6 @@ class DelayAwareProposer:
     maximizes an acquisition function. The result depends only on the ledger and the arguments: an
     interrupted run continues as if it had never stopped.
 
-    Hyperparameters are fitted at certain numbers of values (``refit_every``). In between, the model
-    is conditioned on later values. With at least 100 values, the default ``fit`` starts from its
-    result for about the first half of the values.
-
     Until the ledger has ``num_initial`` queries and two values, queries are scrambled Sobol points
     or, with ``choices``, choices in random order.
 
@@ -108,6 +104,7 @@ class DelayAwareProposer:
             any precision, calibrated or not. If it has a parameter ``Yvar`` (``n x 1``, NaN if
             unknown), it gets the noise variances, if the ledger has any. The default fits a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, and uses ``Yvar``.
+            With at least 100 values, a fit starts from the result for about half of them.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Candidate points that replace the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
@@ -117,8 +114,9 @@ class DelayAwareProposer:
         maximize: Whether the objective is maximized (default: the ledger's ``maximize``). The
             ledger records it on the first call.
         refit_every: Number of values from one fit to the next (an integer), or the factor above 1
-            by which the number of values grows between fits (a float). The default fits after each
-            value up to 20, and after every hundredth value at 1000.
+            by which the number of values grows between fits (a float). In between, the model is
+            conditioned on later values. The default fits after each value up to 20, and after every
+            hundredth value at 1000.
         inequality_constraints: Linear constraints on all queries, including fixed features, in the
             format of ``optimize_acqf``. ``choices`` that violate a constraint are left out.
 
@@ -205,7 +203,7 @@ class DelayAwareProposer:
         failed = queries_in(ledger, now, TrialStatus.FAILED)
         choices = self._choices_left(fixed, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
-            return self._design(DESIGN, fixed, choices).point(count)
+            return self._design(DESIGN, fixed, choices).sample(1, count)[0]
         self._check_data(ledger, now, fixed)
         if self.strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
@@ -255,10 +253,7 @@ class DelayAwareProposer:
         return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:
-        """Return the index, in the space-filling design, of the point for query number ``count``.
-
-        The result is None if the model chooses this query.
-        """
+        """The index of query ``count`` in the space-filling design, or None: the model chooses."""
         if not callable(self.fixed_features):
             return None if count % 2 else count // 2
         # At random: if two contexts alternate, every second query has the same context.

@@ -83,7 +83,7 @@ def fitted_count(num: int, every: int | float) -> int:
     return count
 
 
-def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+def with_later_values(model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """Return a fitted model, conditioned on later values ``Y``, ``n x 1``, at ``X``, ``n x d``.
 
     A model's calibrator learns from the values one by one. The noise variances ``Yvar``, ``n x 1``,
@@ -201,11 +201,6 @@ class ScheduledFit:
         # Models are not pickled, as they may be large and outdated. A copy fits its own models.
         return {**self.__dict__, "_first": _Remembered(), "_all": _Remembered()}
 
-    @property
-    def fitted(self) -> Any:
-        """The model fitted to the first values; None before the first fit."""
-        return self._first.model
-
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """Return a model of all values, in order of arrival. Its hyperparameters may be older."""
         count = fitted_count(len(Y), self.refit_every)
@@ -214,10 +209,10 @@ class ScheduledFit:
             with random_stream(derived_seed(*self.stream, count), self.device):
                 self._first = _Remembered(data, fit_with_noise(self.fit, *first))
         if count == len(Y):
-            return self.fitted
+            return self._first.model
         if self._all.data != (data := _bits(X, Y, Yvar)):
             later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
-            self._all = _Remembered(data, with_later_values(self.fitted, *later))
+            self._all = _Remembered(data, with_later_values(self._first.model, *later))
         return self._all.model
 
 

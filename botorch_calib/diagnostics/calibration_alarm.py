@@ -35,21 +35,13 @@ _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
 class Finding(NamedTuple):
-    """The strongest evidence against the predictions that an alarm has found.
+    """The strongest evidence against the predictions that an alarm has found."""
 
-    Attributes:
-        event: The event that occurs too often or too rarely.
-        stated: The stated probability of the event.
-        met: The share of outcomes in the region for which the event occurred.
-        region: The region of the inputs.
-        wealth: The wealth of the best bet on this event in this region, at most e^700.
-    """
-
-    event: str
-    stated: float
-    met: float
-    region: str
-    wealth: float
+    event: str  # the event that occurs too often or too rarely
+    stated: float  # the stated probability of the event
+    met: float  # the share of outcomes in the region for which the event occurred
+    region: str  # the region of the inputs
+    wealth: float  # the wealth of the best bet on this event in this region, at most e^700
 
     def __str__(self) -> str:
         return f"{self.event}: stated {self.stated:.3g}, met {self.met:.3g} {self.region}"
@@ -80,13 +72,11 @@ class CalibrationAlarm:
     or the ``grid`` to `watch`.
 
     Use predictions made before the outcomes were known: call the alarm before the model learns from
-    the outcomes. The alarm that `calibration_report` replays over the training data is only an
-    indication, without this bound.
+    the outcomes. An alarm that `calibration_report` replays over training data has no such bound.
 
     Args:
         false_alarm: Largest probability of ever raising the alarm if all predictions are right.
-        bounds: A box ``2 x d``. Each of its halves along each input is a region (default: there
-            are no regions).
+        bounds: A box ``2 x d``, whose halves along each input are the regions (default: none).
 
     Example:
         >>> alarm = CalibrationAlarm(false_alarm=0.05)
@@ -138,8 +128,7 @@ class CalibrationAlarm:
 
         Args:
             pits: Probability integral transforms ``n`` in [0, 1], of predictions made before the
-                outcomes were known. For outcomes on a grid, the probabilities of a value of at
-                most the outcome.
+                outcomes were known: the probability of a value of at most the outcome.
             X: The points ``n x d``, required with ``bounds``.
             below: For outcomes on a grid, the probabilities ``n`` of a value below the outcome.
                 PyTorch's generator then draws PITs uniformly between ``below`` and ``pits``.

@@ -159,16 +159,14 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     judged. The noise of all other observations is fixed as stated.
 
     Hyperparameters fitted under too little noise absorb part of the missing noise, mostly through a
-    short lengthscale. The supported noise is then too small, so fit and diagnose again once the
-    noise is corrected.
+    short lengthscale. The supported noise is then too small: correct it, fit and diagnose again.
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
             or given noise, or a `CalibratedModel` or `CensoredDelayModel` of such a process.
             Pending points are ignored. The model is not changed.
         level: Level of the interval, in (0, 1).
-        task: The value of the task feature whose observations are judged, for a model of several
-            tasks such as ``MultiTaskGP``.
+        task: The value of the task feature whose observations are judged (multi-task models only).
 
     Raises:
         UnsupportedError: If the model is no such process, or its outcome transform is not affine.

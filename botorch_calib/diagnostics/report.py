@@ -54,8 +54,7 @@ class CalibrationReport:
     `botorch_calib.plotting` draw the report, and ``plot_calibration_alarm`` draws one alarm.
 
     Attributes:
-        alpha: Probability of an outcome outside of the central prediction intervals that are
-            judged.
+        alpha: Probability of an outcome outside of the central prediction intervals.
         levels: Quantile levels, ``M``.
         source: How outcomes were predicted: ``"prequential"`` (from earlier outcomes), ``"loo"``
             (from all other outcomes), ``"held-out"``, or ``"given"`` (elsewhere).

@@ -35,7 +35,6 @@ from botorch_calib.diagnostics.report_scores import (
     median_cells,
     scores_of,
 )
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.predict import history, predict, slots_of
 from botorch_calib.models.process import (
@@ -90,12 +89,10 @@ def calibration_report(
         residuals: How training observations are predicted: each from the earlier observations
             (``"prequential"``), or each from all other observations (``"loo"``).
         num_regions: Number of cells of the input space for which coverage is reported.
-        alarm: An alarm that observed the outcomes as they arrived. It is added to the report, and
-            its bound on false alarms holds.
+        alarm: An alarm, added to the report, that observed the outcomes as they arrived.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or `CalibratedModel` does not support
-            it.
+        UnsupportedError: If the model has several outputs or is not supported.
         InputDataError: If there are no observations, or an argument is out of range.
 
     Warns:
@@ -195,7 +192,7 @@ def report_from_moments(
     zero = torch.zeros_like(y).unsqueeze(-1)
     units = Affine(size.unsqueeze(-1), center.unsqueeze(-1))
     stated = Prediction(zero, zero + 1.0, outcome_map=units, objective=False)
-    judged = judged_predictions(stated, [None], y, alpha)
+    judged = judged_predictions(stated, None, y, alpha)
     forecasts = Forecasts(_inputs(X, len(y)), bounds, judged)
     return _report_of(forecasts, alpha, levels, "given", num_regions)
 
@@ -234,15 +231,13 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
         raise InputDataError(
             f"`num_initial` {num_initial} leaves no observation to judge: choose a smaller number."
         )
-    predictives: list[PiecewisePredictive | None] = [None]
-    if calibrator is not None:
-        predictives.append(calibrator.fresh().to(z).update(inputs, z))
+    predictive = None if calibrator is None else calibrator.fresh().to(z).update(inputs, z)
     if stated is not None:
-        judged = judged_predictions(stated, predictives, Y, alpha)
+        judged = judged_predictions(stated, predictive, Y, alpha)
     else:  # the outcome's units are unknown
         zero = torch.zeros_like(z).unsqueeze(-1)
         own = Prediction(zero, zero + 1.0, objective=False)
-        judged = judged_predictions(own, predictives, z, alpha)
+        judged = judged_predictions(own, predictive, z, alpha)
         judged = [each._replace(means={}) for each in judged]
     box = torch.stack([raw.amin(dim=0), raw.amax(dim=0)])
     return Forecasts(raw, box, judged, _base_name(process))
@@ -255,39 +250,32 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float
     check_pairs(X, Y)
     if len(X) == 0:
         raise InputDataError("`X` and `Y` are empty: there are no observations to judge.")
+    process, calibrator = slots_of(model)[:2]
     points = X.unsqueeze(-2)
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         model.eval()
         normal = model.likelihood(model(points), [points])
         mean, variance = normal.mean.unsqueeze(-1), normal.variance.unsqueeze(-1)
-        observed = Prediction(mean, variance, objective=False)
-        judged = judged_predictions(observed, [None], Y, alpha)
-        return Forecasts(X, None, judged, BASE_NAME)
-    slots = slots_of(model)
-    if check_model(model).num_outputs != 1 or batch_of_models(model):
-        raise _unsupported(model)
-    if slots.calibrator is None:
-        check_process(slots.process)
-    elif isinstance(model, WrapperModel):
-        model.warn_if_unlearned()
-    stated = predict(model, points, objective=False)
-    if stated.shape[-2:] != (1, 1):
-        raise _unsupported(model)
-    predictives = [None] + ([] if slots.calibrator is None else [stated.predictive])
-    judged = judged_predictions(stated, predictives, Y, alpha)
-    return Forecasts(X, None, judged, _base_name(slots.process))
+        stated = Prediction(mean, variance, objective=False)
+    else:
+        if check_model(model).num_outputs != 1 or batch_of_models(model):
+            raise UnsupportedError(
+                f"{type(model).__name__} must have one output and no batch dimension. For several "
+                "outputs make one report each."
+            )
+        if calibrator is None:
+            check_process(process)
+        elif isinstance(model, WrapperModel):
+            model.warn_if_unlearned()
+        stated = predict(model, points, objective=False, sole_values="The report")
+    predictive = None if calibrator is None else stated.predictive
+    judged = judged_predictions(stated, predictive, Y, alpha)
+    return Forecasts(X, None, judged, _base_name(process))
 
 
 def _base_name(process: Module) -> str:
     is_process = not (has_members(process) or states_cdf_alone(process))
     return BASE_NAME if is_process else type(process).__name__
-
-
-def _unsupported(model: Module) -> UnsupportedError:
-    return UnsupportedError(
-        f"{type(model).__name__} must have one output and no batch dimension, and predict one "
-        "value for each point. For several outputs make one report each."
-    )
 
 
 # ------------------------------------------------------------ the report
@@ -303,8 +291,7 @@ def _report_of(
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
     """Return the report on forecasts, with alarms if the forecasts were made in time order."""
-    levels = check_numbers("levels", levels).to("cpu", torch.double)
-    check_levels("levels", levels)
+    levels = check_levels("levels", check_numbers("levels", levels).to("cpu", torch.double))
     check_count("num_regions", num_regions)
     inputs, bounds, judged, name = forecasts
     cells = [] if inputs is None else median_cells(inputs, num_regions)

@@ -23,21 +23,13 @@ from botorch_calib.posteriors import Prediction
 
 @dataclass(frozen=True, eq=False)
 class RegionCoverage:
-    """Coverage of the central interval in one cell of the inputs.
+    """Coverage of the central interval in one cell of the inputs."""
 
-    Attributes:
-        lower: Lower corner of the cell, ``d``, in the units of the inputs.
-        upper: Upper corner of the cell, ``d``.
-        count: Number of observations in the cell.
-        coverage: Fraction of these observations inside the interval.
-        interval: Binomial 95 % interval for the coverage probability.
-    """
-
-    lower: Tensor
-    upper: Tensor
-    count: int
-    coverage: float
-    interval: tuple[float, float]
+    lower: Tensor  # lower corner of the cell, d, in the units of the inputs
+    upper: Tensor  # upper corner of the cell, d
+    count: int  # number of observations in the cell
+    coverage: float  # fraction of these observations inside the interval
+    interval: tuple[float, float]  # binomial 95 % interval for the coverage probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,37 +37,21 @@ class ForecastScores:
     """Scores of the predictive distributions of one model against ``n`` observations.
 
     Widths, deviations and scores are in units of the outcome, and None if only probabilities are
-    known.
-
-    Attributes:
-        frequencies: Fraction of observations at or below the predicted quantile, for each of the
-            report's levels, ``M``.
-        frequency_intervals: Binomial 95 % intervals, ``M x 2``, for the probabilities that
-            ``frequencies`` estimate.
-        calibration_error: ``sum_j (level_j - frequency_j)^2``.
-        coverage: Fraction of observations inside the central ``1 - alpha`` interval.
-        coverage_interval: Binomial 95 % interval for the coverage probability.
-        regions: Coverage in each cell of the inputs, if inputs are known.
-        pits: Predicted probabilities of a value below the observation, ``n``, in time order.
-        covered: Whether each observation lies in the central interval, ``n``.
-        mean_width: Mean width of the central interval.
-        mean_deviation: Mean predicted standard deviation.
-        mean_interval_score: Mean score of the central interval.
-        mean_crps: Mean continuous ranked probability score.
+    known. The central interval has the probability ``1 - alpha``.
     """
 
-    frequencies: Tensor
-    frequency_intervals: Tensor
-    calibration_error: float
-    coverage: float
-    coverage_interval: tuple[float, float]
-    regions: tuple[RegionCoverage, ...]
-    pits: Tensor
-    covered: Tensor
-    mean_width: float | None = None
-    mean_deviation: float | None = None
-    mean_interval_score: float | None = None
-    mean_crps: float | None = None
+    frequencies: Tensor  # share of observations at or below the quantile at each of the M levels
+    frequency_intervals: Tensor  # binomial 95 % intervals for these probabilities, M x 2
+    calibration_error: float  # sum_j (level_j - frequency_j)^2
+    coverage: float  # share of observations inside the central interval
+    coverage_interval: tuple[float, float]  # binomial 95 % interval for the coverage probability
+    regions: tuple[RegionCoverage, ...]  # coverage in each cell of the inputs, if these are known
+    pits: Tensor  # predicted probabilities of a value below the observation, n, in time order
+    covered: Tensor  # whether each observation is inside the central interval, n
+    mean_width: float | None = None  # of the central interval
+    mean_deviation: float | None = None  # mean predicted standard deviation
+    mean_interval_score: float | None = None  # of the central interval
+    mean_crps: float | None = None  # mean continuous ranked probability score
 
     @property
     def running_coverage(self) -> Tensor:
@@ -96,9 +72,10 @@ class Judged(NamedTuple):
 
 
 def judged_predictions(
-    stated: Prediction, predictives: Sequence[PiecewisePredictive | None], Y: Tensor, alpha: float
+    stated: Prediction, predictive: PiecewisePredictive | None, Y: Tensor, alpha: float
 ) -> list[Judged]:
-    """Judge a prediction of ``Y``, ``n x 1``, once for each correction in ``predictives``."""
+    """Judge a prediction of ``Y``, ``n x 1``, without and, if there is one, with a correction."""
+    predictives = (None,) if predictive is None else (None, predictive)
     y = Y.double().view(stated.shape)
     if not stated.is_gaussian:
         return [_judged(stated.corrected(each), y, 1.0, alpha) for each in predictives]
@@ -176,19 +153,18 @@ def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
     """Partition inputs ``n x d`` by median splits along the widest coordinate, as a k-d tree does.
 
     The cell with the most points is split until there are ``num_cells``, or no cell holds two
-    different points. Widths are relative to the range of each coordinate. The boxes partition the
-    bounding box of all points.
+    different points. Widths are relative to the ranges. The boxes partition the bounding box.
     """
     low, high = X.min(dim=0).values, X.max(dim=0).values
     span = torch.where(high > low, high - low, torch.ones_like(low))
     cells = [Cell(torch.arange(len(X), device=X.device), low, high)]
     while len(cells) < num_cells:
-        by_size = sorted(range(len(cells)), key=lambda i: -len(cells[i].indices))
-        halves = ((i, _halves(X, cells[i], span)) for i in by_size)
-        split = next(((i, parts) for i, parts in halves if parts), None)
-        if split is None:
+        for i in sorted(range(len(cells)), key=lambda i: -len(cells[i].indices)):
+            if halves := _halves(X, cells[i], span):
+                cells[i : i + 1] = halves
+                break
+        else:
             break
-        cells[split[0] : split[0] + 1] = split[1]
     return cells
 
 
@@ -197,9 +173,9 @@ def _halves(X: Tensor, cell: Cell, span: Tensor) -> list[Cell]:
     points = X[cell.indices]
     widths = (points.max(dim=0).values - points.min(dim=0).values) / span
     axis = int(widths.argmax())
-    values = points[:, axis]
     if not widths[axis] > 0:
         return []
+    values = points[:, axis]
     # Points equal to the median go to the lower part, or to the upper if the median is the maximum.
     median = values.median()
     left = values <= median if (values > median).any() else values < median

@@ -223,8 +223,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
     right = 1.3 * max(shown[-1], *marks)
-    # If the likelihood stays flat as the noise goes to 0, nothing bounds the logarithmic axis on
-    # the left, so limit it.
+    # A likelihood that stays flat as the noise goes to 0 would not bound the logarithmic axis.
     floor = min(marks) / 30.0
     left = 0.75 * max(min(shown[0], *marks), floor)
     low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]

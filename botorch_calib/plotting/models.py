@@ -31,6 +31,7 @@ from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
 
 _RESOLUTION = 101  # points along each side of a map
 # Number of points at which a margin is evaluated together.
@@ -136,8 +137,7 @@ def plot_threshold_map(
     """Plot a map of the learned half-width of the prediction interval over a box in 2-d.
 
     White marks the base model's width. The calibrator found the base model overconfident in orange
-    areas, and underconfident in purple areas. The legend is above the axes, so set a title with
-    ``ax.figure.suptitle``.
+    areas, and underconfident in purple areas. Set a title by ``ax.figure.suptitle``.
 
     Args:
         model: A calibrated model of two inputs.
@@ -181,7 +181,7 @@ def plot_certified_region(
 
     Colours show the margin in units of the outcome. For several outcomes they show the smallest
     margin, in standard deviations of the outcomes. Purple points are certified, orange points are
-    not. The legend is above the axes (see `plot_threshold_map`).
+    not. For a title, see `plot_threshold_map`.
 
     Args:
         constraint: The constraint, on two inputs.
@@ -229,7 +229,7 @@ def plot_certified_region(
     return _finished(ax, axes, queries)
 
 
-def _grid(bounds: Any, model: Model) -> tuple[Tensor, list[np.ndarray]]:
+def _grid(bounds: Tensor | ArrayLike, model: Model) -> tuple[Tensor, list[np.ndarray]]:
     """Points ``n x 2`` of a grid over the box, and the grid's values along both axes."""
     bounds = like(model, torch.from_numpy(check_array("bounds", bounds, (2, 2))))
     if not (bounds[0] < bounds[1]).all():
@@ -246,7 +246,7 @@ def _as_image(values: Tensor) -> np.ndarray:
 
 def _colored(
     ax: Axes, axes: list[np.ndarray], values: np.ndarray, cmap: str, center: float, spread: float
-) -> Any:
+) -> QuadMesh:
     from matplotlib.colors import CenteredNorm
 
     norm = CenteredNorm(vcenter=center, halfrange=spread)

@@ -15,8 +15,7 @@ from botorch_calib.plotting import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colour and hatch of each status. The hatches differ so that bars can be told apart without
-#: colours.
+#: Colour and hatch of each status; hatches tell bars apart without colours.
 STATUS_STYLES = {
     TrialStatus.OBSERVED: (style.COLORS[0], ""),
     TrialStatus.PENDING: (style.COLORS[5], "//"),
@@ -61,8 +60,7 @@ def plot_timeline(
 ) -> Axes:
     """Plot a bar for each trial, from its submission to the arrival of its value.
 
-    Bars of trials without a value end at ``now``. This includes failed trials, whose end is not
-    known.
+    Bars of trials without a value end at ``now``: the end of failed trials is not known.
 
     Args:
         trials: Trials of a ledger, such as ``ledger.trials``.

@@ -30,7 +30,7 @@ def points(num: int, seed: int) -> Tensor:
 
 def feasibility_of(X: Tensor, X_failed: Tensor) -> Feasibility:
     failed = torch.arange(len(X) + len(X_failed)) >= len(X)
-    return Feasibility(torch.cat([X, X_failed]), failed, BOUNDS)
+    return Feasibility(torch.cat([X, X_failed]), failed, BOUNDS, cost=float(len(X_failed)))
 
 
 def correlation(first: Tensor, second: Tensor, lengthscale: float) -> float:

@@ -230,9 +230,9 @@ def test_the_seed_matters_and_copies_agree():
     propose = make_proposer(acquisition="ts", fit=StochasticFit())
     point = propose(ledger)
     assert not torch.equal(make_proposer(acquisition="ts", seed=1)(ledger), point)
-    assert propose._ledger_model.fitted is not None
+    assert propose._ledger_model._first.model is not None
     for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
-        assert twin._ledger_model.fitted is None  # no stale fit travels
+        assert twin._ledger_model._first.model is None  # no stale fit travels
         assert torch.equal(twin(ledger), point)
 
 
@@ -623,9 +623,9 @@ def test_noise_that_is_known_of_some_values(monkeypatch):
     spy = Spy(monkeypatch)
     propose = make_proposer(fit=None)
     propose(ledger)
-    fits = propose._ledger_model.fitted
+    fits = propose._ledger_model._first.model
     propose(ledger)
-    assert propose._ledger_model.fitted is fits
+    assert propose._ledger_model._first.model is fits
     gp: Any = spy.seen[-1].model.model
     noise = gp.likelihood.noise_covar.noise.flatten() * gp.outcome_transform.stdvs.squeeze() ** 2
     assert noise[5:].isnan().all() and len(noise) > 5
