@@ -46,16 +46,27 @@ class Calibrator(Module, ABC):
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
         """
 
+    def predictive_at_pairs(
+        self, Z: Tensor, columns: list[int], others: list[int]
+    ) -> PiecewisePredictive:
+        """The result of `predictive` at a grid of inputs ``Z``, ``b x M x d``, once differentiable.
+
+        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
+        """
+        return self.predictive(Z)
+
     @abstractmethod
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         """Learn from residuals, strictly in order; a call that raises changes nothing.
 
         Args:
             X: Inputs ``n x d`` in the base model's transformed space.
-            z: Residuals ``(y - mu) / sigma_y``, ``n``, from models not conditioned on this ``y``.
+            z: Residuals ``(y - mu) / sigma_y``, ``n``, each from a model that was not conditioned
+                on this ``y``.
 
         Returns:
-            The predictive distributions before each residual was learned, of batch shape ``n x 1``.
+            The predictive distribution of each residual before the calibrator learned from it, of
+            batch shape ``n x 1``. These distributions are used to evaluate the calibrator.
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
@@ -82,7 +93,8 @@ class Calibrator(Module, ABC):
     def num_needed(self) -> int:
         """Number of residuals in which the rarest event is expected to occur once.
 
-        The events are scores below and scores above each learned threshold; 0 without thresholds.
+        The events are scores below and scores above each learned threshold. The number is 0 if the
+        calibrator learns no thresholds.
         """
         return 0
 
@@ -139,8 +151,12 @@ class TrackedCalibrator(Calibrator):
         super().__init__()
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         self.tails = check_one_of("tails", tails, ("gaussian", "stretched"))
-        self.max_width = score.max_width
         self._log_wealth, self._has_warned = torch.zeros(()), False
+
+    @property
+    def max_width(self) -> float:  # type: ignore[override]
+        """Cap on the absolute values of quantiles: ``score.max_width``."""
+        return self.score.max_width
 
     @abstractmethod
     def _scores(self, z: Tensor) -> Tensor:
@@ -155,7 +171,17 @@ class TrackedCalibrator(Calibrator):
         """Quantiles ``n x M`` for raw thresholds, values ``n`` to compare, and levels ``M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        theta = self.tracker.threshold(X)
+        return self._stated(self.tracker.threshold(X))
+
+    def predictive_at_pairs(
+        self, Z: Tensor, columns: list[int], others: list[int]
+    ) -> PiecewisePredictive:
+        if type(self).predictive is not TrackedCalibrator.predictive:
+            return self.predictive(Z)
+        return self._stated(self.tracker.threshold_at_pairs(Z, columns, others))
+
+    def _stated(self, theta: Tensor) -> PiecewisePredictive:
+        """The distributions for raw thresholds ``... x M`` at all points."""
         if self.tracker.shortest_lengthscale < math.inf or not theta.numel():
             return self._predictive_from(theta)
         # Without localization, all points share one distribution.

@@ -8,8 +8,12 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.calibration.base import TrackedCalibrator
-from botorch_calib.calibration.learners import AggregatedQuantileTracker, OnlineQuantileTracker
-from botorch_calib.calibration.learners.automatic_settings import Setting, quantile_learner
+from botorch_calib.calibration.learners.automatic_settings import (
+    AggregatedQuantileTracker,
+    Setting,
+    quantile_learner,
+)
+from botorch_calib.calibration.learners.online import OnlineQuantileTracker
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
@@ -25,7 +29,8 @@ class LocalizedConformal(TrackedCalibrator):
     most ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this bound
     is 0.19 for ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as
     large. The guarantee holds while the required width is between 1e-3 and ``score.max_width``
-    standard deviations. If residuals exceed the cap too often, a ``CalibrationWarning`` says so.
+    standard deviations. A ``CalibrationWarning`` is issued once if residuals exceed the cap too
+    often.
 
     Args:
         alpha: Miscoverage level, in (0, 1).

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.online import OnlineQuantileTracker, descend
+from botorch_calib.calibration.learners.online import Localization, OnlineQuantileTracker, descend
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
-from botorch_calib.calibration.learners.radial_sum import radial_sum
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 #: Default step of a single tracker.
 STEP_SIZE = 0.05
@@ -30,7 +30,8 @@ STEP_DECAY = 0.3
 # Initial width of the safety net of `AggregatedQuantileTracker`, and the inverse of its slope
 _ROOM, _RAMP = 8.0, 2.0
 # Lower limit of the gap, which keeps AdaHedge's rate finite. At the rate ln K / 1e-12, a member
-# whose loss is 1e-10 above the least loss has a weight below 1e-30.
+# whose loss exceeds the least loss by 1e-10 has a weight below 1e-30: the best members share all
+# weight.
 _LEAST_GAP = 1e-12
 
 # NumPy arrays in loops over rounds, PyTorch tensors otherwise
@@ -72,8 +73,9 @@ class AggregatedQuantileTracker(QuantileLearner):
     independent outcomes, plus 8 for the first steps.
 
     **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) /
-    T``. A step changes ``S`` by less than 1. If ``S`` exceeds ``h + 2``, the threshold is at least
-    1 and the outcome is 1, so ``S`` decreases. Likewise, it increases if it is below ``-(h + 2)``.
+    T``. If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
+    decreases. Likewise, ``S`` increases if it is below ``-(h + 2)``. A step changes ``S`` by less
+    than 1.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
@@ -104,8 +106,9 @@ class AggregatedQuantileTracker(QuantileLearner):
     shortfall: Tensor
     _settings = ("levels", "initial", "member_settings")
     losses: Tensor
-    member_settings: Tensor
     mixability_gap: Tensor
+    _scales: Tensor
+    _step_sizes: Tensor
 
     def __init__(
         self,
@@ -120,8 +123,13 @@ class AggregatedQuantileTracker(QuantileLearner):
         super().__init__(levels, initial, num_columns=len(members) * len(levels))
         self.members = members
         self.step_decay = check_nonnegative("step_decay", step_decay)
-        self._localized_columns = _localized_columns(members, len(self.levels))
-        self.register_buffer("member_settings", self.levels.new_tensor(members))
+        self._localizations = _localizations(members, len(self.levels))
+        settings = self.levels.new_tensor(members)
+        self.register_buffer("member_settings", settings)
+        # Settings of each column, which move with the module but are not in its state dict
+        columns = settings.repeat_interleave(len(self.levels), dim=0)
+        self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
+        self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
         self.register_buffer("constants", self.initial.repeat(len(members), 1))
         self.register_buffer("shortfall", torch.zeros_like(self.levels))
         zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
@@ -135,7 +143,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     @property
     def localized(self) -> bool:
         """Whether some members' thresholds depend on the inputs."""
-        return bool(self._localized_columns)
+        return bool(self._localizations)
 
     @property
     def shortest_lengthscale(self) -> float:
@@ -143,29 +151,31 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     @property
     def weights(self) -> Tensor:
-        """Current weights ``K`` of the ``members``; at gap 0 the best share all weight."""
-        # Computed in PyTorch, since predictions must not wait for a device.
-        rate = math.log(max(len(self.losses), 2)) / self.mixability_gap.clamp(min=_LEAST_GAP)
-        return torch.softmax(-rate * self.losses, dim=0)
+        """Current weights ``K`` of the ``members``."""
+        return adahedge_weights(self.losses, self.mixability_gap)
+
+    def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
+        """Raw thresholds ``... x M``: the members' average clamped to [0, 1], plus the shift."""
+        # `hardtanh` is used as a clamp because its derivative is a single operation.
+        return hardtanh(sums, 0.0, 1.0) + shift
 
     def _derive(self) -> Thresholds:
         """Average the members' functions, so that ``M`` functions are evaluated, not ``K M``."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
+        everywhere = hardtanh(constants, 0.0, 1.0) + shift
         if not len(self.centers):
-            return self._same_everywhere(constants.clamp(0.0, 1.0) + shift)
-        factors = self.member_settings[:, 1] * weights  # scales times weights
-        coefficients = self.coefficients * factors.repeat_interleave(num)
+            return Thresholds(everywhere)
+        coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
         # One block of t rows for each lengthscale
         blocks = [
-            coefficients[:, columns].unflatten(-1, (-1, num)).sum(dim=-2)
-            for columns in self._localized_columns.values()
+            coefficients[:, at.columns].unflatten(-1, (-1, num)).sum(dim=-2)
+            for at in self._localizations
         ]
-        lengthscales = [*self._localized_columns]
-        average = radial_sum(constants, self.centers, lengthscales, torch.cat(blocks))
-        # `hardtanh` is used as a clamp because its derivative is a single operation.
-        return lambda X: hardtanh(average(X), 0.0, 1.0) + shift
+        lengthscales = [at.lengthscale for at in self._localizations]
+        radial = RadialSum(constants, self.centers, lengthscales, torch.cat(blocks))
+        return Thresholds(everywhere, radial, shift)
 
     def reset(self) -> None:
         super().reset()
@@ -187,10 +197,9 @@ class AggregatedQuantileTracker(QuantileLearner):
         # Members learn independently. Their losses then give the weights of all rounds.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
-        settings = self.member_settings.repeat_interleave(len(self.levels), dim=0)
-        levels, steps = self.levels.repeat(len(self.members)), decay * settings[:, 2]
+        levels, steps = self.levels.repeat(len(self.members)), decay * self._step_sizes
         state = self.constants.flatten(), self.centers, self.coefficients
-        local = settings[:, 1], self._localized_columns
+        local = self._scales, self._localizations
         found = descend(X, u, levels, steps, [1.0] * len(u), state, *local)
         thresholds, constants, coefficients = found
         thresholds = thresholds.view(len(u), *self.constants.shape)
@@ -224,21 +233,28 @@ def _members(
     lengthscales: Sequence[float], scales: Sequence[float], step_sizes: Sequence[float]
 ) -> list[Member]:
     """All combinations of settings, grouped by lengthscale."""
-    scales = _positive_numbers("scales", scales)
-    step_sizes = _positive_numbers("step_sizes", step_sizes)
+    given = {"lengthscales": lengthscales, "scales": scales, "step_sizes": step_sizes}
+    for name, values in given.items():
+        if not values:
+            raise InputDataError(f"`{name}` must not be empty.")
+        for value in values:
+            check_positive(name, value, allow_inf=name == "lengthscales")
     members = []
-    for lengthscale in sorted(set(_positive_numbers("lengthscales", lengthscales))):
+    for lengthscale in sorted(set(map(float, lengthscales))):
         # Members without localization have no scale.
         strengths = [0.0] if math.isinf(lengthscale) else scales
         members += [Member(lengthscale, *rest) for rest in product(strengths, step_sizes)]
     return members
 
 
-def _localized_columns(members: list[Member], num_levels: int) -> dict[float, slice]:
+def _localizations(members: list[Member], num_levels: int) -> list[Localization]:
     """The columns of each finite lengthscale."""
     own = [member.lengthscale for member in members for _ in range(num_levels)]
-    finite = filter(math.isfinite, own)
-    return {each: slice(own.index(each), own.index(each) + own.count(each)) for each in finite}
+    return [
+        Localization(slice(own.index(scale), own.index(scale) + own.count(scale)), scale)
+        for scale in dict.fromkeys(own)
+        if math.isfinite(scale)
+    ]
 
 
 def _net(shortfall: Array, room: Array) -> Array:
@@ -258,7 +274,8 @@ def quantile_learner(
     """Return a single tracker if every setting is a number, otherwise a bank of trackers.
 
     None selects the defaults of a tracker (``scale`` 1, ``step_size`` `STEP_SIZE`, ``step_decay``
-    0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`), and "auto" selects `LENGTHSCALES`.
+    0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`). ``lengthscale="auto"`` selects
+    `LENGTHSCALES`.
     """
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:
@@ -288,22 +305,24 @@ def _choices(
         if setting == default:
             return values
     elif isinstance(setting, Real | Sequence):
-        return _positive_numbers(name, setting if isinstance(setting, Sequence) else [setting])
+        numbers = setting if isinstance(setting, Sequence) else [setting]
+        if not numbers:
+            raise InputDataError(f"`{name}` must not be empty.")
+        return [check_positive(name, each, allow_inf=name == "lengthscale") for each in numbers]
     given = repr(setting) if isinstance(setting, str | None) else type(setting).__name__
     raise InputDataError(
         f"`{name}` must be a number, a list of numbers or {default!r}, got {given}."
     )
 
 
-def _positive_numbers(name: str, numbers: Sequence[float]) -> list[float]:
-    """Validate the values of a setting; only lengthscales may be infinite."""
-    if not numbers:
-        raise InputDataError(f"`{name}` must not be empty.")
-    may_be_inf = name.startswith("lengthscale")
-    return [check_positive(name, number, allow_inf=may_be_inf) for number in numbers]
-
-
 # ------------------------------------------------------------ weights of the members
+
+
+def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
+    """AdaHedge's weights ``K`` after losses ``K``; at gap 0 the best members share all weight."""
+    # Computed in PyTorch, since predictions need the weights and must not wait for a device.
+    rate = math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)
+    return torch.softmax(-rate * losses, dim=0)
 
 
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:

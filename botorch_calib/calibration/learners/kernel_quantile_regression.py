@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from botorch_calib._validation import check_positive
+from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
@@ -63,18 +62,20 @@ class ExactQuantileLearner(QuantileLearner):
     def shortest_lengthscale(self) -> float:
         return self.lengthscale
 
-    def _derive(self) -> Thresholds:
-        if not len(self.scores):
-            return self._same_everywhere(self.initial)
-        minimizer, centers, lengthscale = self._minimizer(), self.centers, self.lengthscale
-        if math.isinf(lengthscale):
-            return self._same_everywhere(minimizer())
-        return lambda X: minimizer(gaussian_correlation(X.to(centers), centers, lengthscale))
+    def threshold(self, X: Tensor) -> Tensor:
+        if math.isinf(self.lengthscale) or not len(self.scores):
+            return super().threshold(X)
+        check_width(X, self.centers.shape[-1])
+        weights = gaussian_correlation(X.to(self.centers), self.centers, self.lengthscale)
+        return self._minimizer(self.scores, weights)
 
-    def _minimizer(self) -> Callable[..., Tensor]:
-        """`pinball_minimizer` of the stored scores, as a function of their weights."""
-        data = self.scores.squeeze(-1), self.levels, self.initial
-        return partial(pinball_minimizer, *data, self.step_size)
+    def _derive(self) -> Thresholds:
+        return Thresholds(self._minimizer(self.scores) if len(self.scores) else self.initial)
+
+    def _minimizer(self, scores: Tensor, weights: Tensor | None = None) -> Tensor:
+        return pinball_minimizer(
+            scores.squeeze(-1), self.levels, self.initial, self.step_size, weights
+        )
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         start = self.num_updates
@@ -82,14 +83,14 @@ class ExactQuantileLearner(QuantileLearner):
         if not len(u):
             return self.initial.expand(0, -1)
         # The threshold before each observation minimises the loss of earlier observations.
-        index, minimizer = torch.arange(self.num_updates, device=u.device), self._minimizer()
+        index = torch.arange(self.num_updates, device=u.device)
         rows = []
         for chunk in index[start:].split(_CHUNK):
             weights = (index < chunk.unsqueeze(-1)).to(u)
             if math.isfinite(self.lengthscale):
                 kernel = gaussian_correlation(X[chunk - start], self.centers, self.lengthscale)
                 weights = weights * kernel
-            rows.append(minimizer(weights))
+            rows.append(self._minimizer(self.scores, weights))
         return torch.cat(rows)
 
 

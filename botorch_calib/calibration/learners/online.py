@@ -7,7 +7,8 @@ threshold function. It belongs to a level of a single tracker, or to a level of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
-from botorch_calib.calibration.learners.radial_sum import gaussian_correlation, radial_sum
+from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
 
 
 class OnlineQuantileTracker(QuantileLearner):
@@ -48,8 +49,9 @@ class OnlineQuantileTracker(QuantileLearner):
     ``g_{T+1}(x) / (eta T)``, and is of order ``1 / sqrt(T)``.
 
     Thresholds are raw: they may be outside [0, 1], and thresholds of neighbouring levels may cross.
-    They are clamped and sorted when a distribution is built; in the tracker this would void the
-    guarantee. A state dict does not contain the step size, the kernel or the regularization.
+    They are clamped and sorted when a distribution is built. Clamping or sorting them in the
+    tracker would void the guarantee. A state dict does not contain the step size, the kernel or the
+    regularization.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
@@ -57,7 +59,8 @@ class OnlineQuantileTracker(QuantileLearner):
         step_decay: Exponent of the decay of steps. With 0 the tracker keeps adapting to drift.
         scale: ``k(x, x)``, the strength of localization; with 0 no centers are stored.
         lengthscale: Lengthscale of ``k``; with infinity ``k`` is the constant ``scale``.
-        regularization: Rate at which local corrections decay, less than ``1 / step_size``.
+        regularization: Rate at which local corrections decay; ``regularization * step_size`` must
+            be less than 1.
         initial: Initial constants in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
@@ -102,9 +105,10 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _derive(self) -> Thresholds:
         if not len(self.centers):
-            return self._same_everywhere(self.constants)
+            return Thresholds(self.constants)
         coefficients = self.scale * self.coefficients
-        return radial_sum(self.constants, self.centers, [self.lengthscale], coefficients)
+        radial = RadialSum(self.constants, self.centers, [self.lengthscale], coefficients)
+        return Thresholds(self.constants, radial)
 
     def extra_repr(self) -> str:
         local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
@@ -153,7 +157,7 @@ class OnlineQuantileTracker(QuantileLearner):
         column = torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1)
         state = self.constants, self.centers, self.coefficients
         scale = self.levels.new_tensor([self.scale])
-        local = {self.lengthscale: slice(None)} if self.localized else {}
+        local = [Localization(slice(None), self.lengthscale)] if self.localized else []
         found = descend(X, u, self.levels, column, shrink, state, scale, local)
         thresholds, self.constants, coefficients = found
         self._store(X, coefficients)
@@ -161,6 +165,13 @@ class OnlineQuantileTracker(QuantileLearner):
 
 
 # ------------------------------------------------------------ the descent, without state
+
+
+class Localization(NamedTuple):
+    """Columns that share a kernel ``scale * exp(-|x - x'|^2 / lengthscale^2)``."""
+
+    columns: slice
+    lengthscale: float
 
 
 def descend(
@@ -171,7 +182,7 @@ def descend(
     shrink: Sequence[float],
     state: tuple[Tensor, Tensor, Tensor],
     scale: Tensor,
-    localized: Mapping[float, slice],
+    localizations: Sequence[Localization],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Descend the pinball loss of ``C`` columns through ``n`` observations.
 
@@ -183,8 +194,7 @@ def descend(
         shrink: Factors ``n``; each step multiplies earlier coefficients by its factor.
         state: Constants ``C``, centers ``t x d`` and coefficients ``t x C``.
         scale: ``k(x, x)`` of each column, of shape ``C`` or 1.
-        localized: The columns that have a local part, by the lengthscale of their kernel
-            ``scale * exp(-|x - x'|^2 / lengthscale^2)``.
+        localizations: The columns that have a local part.
 
     Returns:
         The thresholds before each observation, ``n x C``, and the constants ``C`` and coefficients
@@ -197,7 +207,7 @@ def descend(
         return hits, constants, coefficients
     # The loop updates the local part at the new points only.
     local, parts = X.new_zeros(len(X), len(levels)), []
-    for lengthscale, columns in localized.items():
+    for columns, lengthscale in localizations:
         part = local[:, columns]
         if len(centers):
             correlation = gaussian_correlation(X, centers, lengthscale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -19,9 +19,7 @@ from botorch_calib._validation import (
     check_unit_interval,
     check_width,
 )
-
-# A function from inputs ``... x d`` to thresholds ``... x M``
-Thresholds = Callable[[Tensor], Tensor]
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 # Largest number of observations in one call of `QuantileLearner._learn`
 _CHUNK = 1024
@@ -29,11 +27,24 @@ _CHUNK = 1024
 MAX_SPREAD = 1e6
 
 
+class Thresholds(NamedTuple):
+    """Thresholds as a function of the inputs.
+
+    If ``radial`` is None, all inputs have the same thresholds, the field ``everywhere``. Otherwise
+    `QuantileLearner._finished` computes the thresholds from the ``radial`` sum and the ``shift``.
+    """
+
+    everywhere: Tensor
+    radial: RadialSum | None = None
+    shift: Tensor | float = 0.0
+
+
 class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
     Subclasses store their state in buffers. The buffer ``centers`` and the buffer whose name is
-    ``_payload`` have a row for each stored observation; a state dict may have any number of rows.
+    ``_payload`` have one row for each stored observation. A state dict may contain any number of
+    rows.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``; a list is converted to float64.
@@ -46,7 +57,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # Cache: identities and versions of the buffers, the buffers, and the threshold function
+    # Cache: identities and versions of the buffers, the buffers, and the derived thresholds
     _kept: tuple[list[tuple[int, int]], list[Tensor], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
@@ -60,15 +71,9 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
-        start = p if initial is None else check_numbers("initial", initial).detach().to(p)
-        if start.shape != p.shape:
-            raise BotorchTensorDimensionError(
-                f"`initial` must have the shape {tuple(p.shape)} of `levels`, "
-                f"got {tuple(start.shape)}."
-            )
         # The initial thresholds depend on the score. They are in the state dict, so that a state
         # learned with another score is not loaded.
-        self.register_buffer("initial", check_unit_interval("initial", start).clone())
+        self.register_buffer("initial", _initial_thresholds(initial, p))
         # The width 0 means that the width is unknown until the first update.
         self.register_buffer("centers", p.new_zeros(0, 0))
         num_columns = len(p) if num_columns is None else num_columns
@@ -80,12 +85,7 @@ class QuantileLearner(Module, ABC):
 
     @abstractmethod
     def _derive(self) -> Thresholds:
-        """The raw thresholds of the current state, differentiable in the inputs."""
-
-    @staticmethod
-    def _same_everywhere(thresholds: Tensor) -> Thresholds:
-        """Return the function whose value is ``thresholds``, of shape ``M``, at all inputs."""
-        return lambda X: thresholds.expand(*X.shape[:-1], -1)
+        """The thresholds of the current state."""
 
     @property
     def num_updates(self) -> int:
@@ -104,8 +104,23 @@ class QuantileLearner(Module, ABC):
 
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in the inputs."""
+        return self._threshold(X, lambda radial: radial.at(X))
+
+    def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
+        """The result of `threshold` at a grid ``Z``, ``b x M x d``, once differentiable.
+
+        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
+        """
+        if type(self).threshold is not QuantileLearner.threshold or not Z.numel():
+            return self.threshold(Z)
+        return self._threshold(Z, lambda radial: radial.at_pairs(Z, columns, others))
+
+    def _threshold(self, X: Tensor, sums: Callable[[RadialSum], Tensor]) -> Tensor:
         check_width(X, self.centers.shape[-1])
-        return self._thresholds()(X)
+        everywhere, radial, shift = self._thresholds()
+        if radial is None:
+            return everywhere.expand(*X.shape[:-1], -1)
+        return self._finished(sums(radial), shift)
 
     def _thresholds(self) -> Thresholds:
         """The result of `_derive`, cached until a buffer is replaced or changed in place."""
@@ -117,6 +132,10 @@ class QuantileLearner(Module, ABC):
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, buffers, self._derive()
         return self._kept[2]
+
+    def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
+        """Raw thresholds ``... x M`` from values of the radial sum, differentiable."""
+        return sums
 
     @abstractmethod
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
@@ -131,7 +150,8 @@ class QuantileLearner(Module, ABC):
             u: Scores in [0, 1] of shape ``n``.
 
         Returns:
-            The raw thresholds before each observation, ``n x M``.
+            The raw thresholds before each observation, ``n x M``. The outcomes are
+            ``u.unsqueeze(-1) <= result``.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])
@@ -164,8 +184,12 @@ class QuantileLearner(Module, ABC):
         """Discard all that has been learned."""
         # New tensors, since returned thresholds and state dicts may share the old tensors.
         self.centers = self.centers.new_zeros(0, 0)
-        setattr(self, self._payload, self.get_buffer(self._payload)[:0].clone())
+        setattr(self, self._payload, self._rows[:0].clone())
         self.step_count = torch.zeros_like(self.step_count)
+
+    @property
+    def _rows(self) -> Tensor:
+        return self.get_buffer(self._payload)
 
     def _store(self, X: Tensor, payload: Tensor) -> None:
         """Append the new centers, replace the payload, and count the steps."""
@@ -178,7 +202,7 @@ class QuantileLearner(Module, ABC):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Resize the buffers to the incoming shapes; load nothing if the state does not match."""
-        names = [name for name in self.state_dict() if prefix + name in state_dict]
+        names = [name for name in self._state_names() if prefix + name in state_dict]
         incoming = {name: state_dict[prefix + name] for name in names}
         if message := self._mismatch(incoming):
             rest[-1].append(f"Tracker state `{prefix}` was not loaded: {message}")
@@ -188,25 +212,39 @@ class QuantileLearner(Module, ABC):
             setattr(self, name, self.get_buffer(name).new_empty(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def _state_names(self) -> set[str]:
+        return {name for name, _ in self.named_buffers()} - self._non_persistent_buffers_set
+
     def _mismatch(self, incoming: dict[str, Tensor]) -> str | None:
         """An error message if ``incoming`` is not a state of this learner, else None."""
         if not incoming:
             return None
-        own = self.state_dict()
-        if missing := own.keys() - incoming.keys():
+        if missing := self._state_names() - incoming.keys():
             return f"it lacks {sorted(missing)}."
         shapes = {name: tuple(value.shape) for name, value in incoming.items()}
-        for name in sorted(own.keys() - {"centers", self._payload}):
-            if shapes[name] != (expected := tuple(own[name].shape)):
-                return f"`{name}` must have shape {expected}, not {shapes[name]}."
+        for name in sorted(self._state_names() - {"centers", self._payload}):
+            if shapes[name] != (own := tuple(self.get_buffer(name).shape)):
+                return f"`{name}` must have shape {own}, not {shapes[name]}."
         centers, payload = shapes["centers"], shapes[self._payload]
-        num_columns = own[self._payload].shape[-1]
+        num_columns = self._rows.shape[-1]
         if len(centers) != 2 or payload != (centers[0], num_columns):
             return f"`centers` and `{self._payload}` must have shapes t x d and t x {num_columns}."
         if payload[0] and not self.localized:
             return "it is localized, and this tracker is not."
         for name in self._settings:
-            ours, theirs = own[name].double(), incoming[name].to(self.levels).double()
+            ours, theirs = self.get_buffer(name).double(), incoming[name].to(self.levels).double()
             if not torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {ours.tolist()}."
         return None
+
+
+def _initial_thresholds(initial: Tensor | Sequence[float] | None, levels: Tensor) -> Tensor:
+    if initial is None:
+        return levels.clone()
+    thresholds = check_numbers("initial", initial).detach().to(levels, copy=True)
+    if thresholds.shape != levels.shape:
+        raise BotorchTensorDimensionError(
+            f"`initial` must have the shape {tuple(levels.shape)} of `levels`, "
+            f"got {tuple(thresholds.shape)}."
+        )
+    return check_unit_interval("initial", thresholds)

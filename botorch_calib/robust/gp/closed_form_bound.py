@@ -98,12 +98,17 @@ class ClosedFormConfidenceBound(ContextualFunction):
             return self._width * variance.sqrt()
         assert model.calibrator is not None
         Z = model.transform_inputs(self.columns.join(points[..., :split], points[..., split:]))
+        if points.dim() == 2:
+            predictive = model.calibrator.predictive(Z)
+        else:
+            places = self.columns.decision, self.columns.context
+            predictive = model.calibrator.predictive_at_pairs(Z, *places)
         v = variance.unsqueeze(-1)
         prediction = Prediction(
             torch.zeros_like(v),
             v,
             self.gp.noise.to(v).view(1, 1),
-            predictive=model.calibrator.predictive(Z),
+            predictive=predictive,
             objective=model.denoise,
             excess=model.excess,
         )
