@@ -37,7 +37,8 @@ def two_sided_p_value(z: Tensor) -> Tensor:
     """Conformity score ``2 Phi(-|z|)`` (LOCBO eq. 26) of residuals, of the shape of ``z``.
 
     The score is accurate for large ``|z|`` too. Conforming observations have large scores: LOCBO's
-    prediction set is ``s >= lambda`` (eq. 25), although the paper calls it a non-conformity score.
+    prediction set is ``s >= lambda`` (eq. 25), although the text of the paper calls ``s`` a score
+    of non-conformity.
 
     Example:
         >>> two_sided_p_value(torch.tensor([0.0]))
@@ -128,16 +129,20 @@ class GaussianScore(Score):
     grows = False
 
     def two_sided(self, z: Tensor) -> Tensor:
+        """``2 Phi(-|z|)``, tracked at level ``alpha``: scores up to the threshold are misses."""
         return two_sided_p_value(z)
 
     def signed(self, z: Tensor) -> Tensor:
+        """The PIT ``Phi(z)``."""
         return pit(z)
 
     def half_width(self, theta: Tensor) -> Tensor:
+        """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
         # Phi^-1(theta / 2) keeps all digits for theta near 0; Phi^-1(1 - theta / 2) loses them.
         return -_normal_quantile(0.5 * theta, -self.max_width, -MIN_HALF_WIDTH)
 
     def knots(self, theta: Tensor) -> Tensor:
+        """``Phi^-1(theta)`` within its bounds, see `Score.knots`."""
         return _normal_quantile(theta, -self.max_width, self.max_width)
 
 
@@ -159,15 +164,19 @@ class RationalScore(Score):
     max_width: float = 50.0
 
     def two_sided(self, z: Tensor) -> Tensor:
+        """``|z| / (1 + |z|)``, tracked at ``1 - alpha``: scores up to the threshold are covered."""
         return _softsign(z.abs())
 
     def signed(self, z: Tensor) -> Tensor:
+        """``(1 + z / (1 + |z|)) / 2``, tracked at the level of the quantile."""
         return 0.5 * (1.0 + _softsign(z))
 
     def half_width(self, theta: Tensor) -> Tensor:
+        """``theta / (1 - theta)`` within its bounds, see `Score.half_width`."""
         return _inverse_softsign(theta, 1.0, MIN_HALF_WIDTH, self.max_width)
 
     def knots(self, theta: Tensor) -> Tensor:
+        """``c / (1/2 - |c|)``, ``c = theta - 1/2``, within its bounds, see `Score.knots`."""
         return _inverse_softsign(theta - 0.5, 0.5, -self.max_width, self.max_width)
 
 
