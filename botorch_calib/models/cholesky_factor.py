@@ -39,7 +39,6 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from botorch_calib.models.cholesky_row_updates import solved
 from botorch_calib.models.outcome_transforms import outcome_transform_of
 from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
@@ -113,9 +112,7 @@ class Factor:
             explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
             # A clone, since the cache must not hold a reference to the baseline.
             known = self._baselines[baseline] = state, own.x1.clone(), explained
-        points: Tensor
-        _, points, explained = known
-        return points, explained
+        return known[1], known[2]
 
 
 def _kernel_between(
@@ -231,7 +228,7 @@ def may_serve(model: Any, members: bool = False) -> bool:
     return bool(
         issubclass(kind, ExactGP)
         and issubclass(kind, GPyTorchModel)
-        and any(kind.posterior is known for known in served)
+        and kind.posterior in served
         and kind.__call__ is ExactGP.__call__
         and kind._get_test_prior_mean_and_covariances
         is ExactGP._get_test_prior_mean_and_covariances
@@ -320,3 +317,12 @@ def _supports_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> boo
     except RuntimeError:
         return False
     return diagonal.shape == own.shape[:-1]
+
+
+def solved(cholesky: Tensor, column: Tensor) -> Tensor:
+    """Return ``(L L^T)^-1`` times a column, ``... x n x 1``, for a lower factor ``L``.
+
+    `torch.cholesky_solve` takes forty times as long for one column at ``n = 2000``.
+    """
+    half = torch.linalg.solve_triangular(cholesky, column, upper=False)
+    return torch.linalg.solve_triangular(cholesky.mT, half, upper=True)

@@ -142,12 +142,13 @@ def unit_of_targets(process: Any) -> Tensor:
     return outcome_map.scaled(process.train_targets.new_ones(1, 1)).detach()
 
 
-def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
-    """Return the targets of observations ``n x 1``; ``name`` is their name in errors.
+def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
+    """Raise ``InputDataError`` if an outcome is outside the domain of the outcome transform.
 
-    Raises:
-        InputDataError: If a value is outside the domain of the outcome transform.
+    The outcomes are ``n x 1``, and ``name`` is their name in the error.
     """
+    if has_affine_outcomes(model):
+        return
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]
@@ -156,13 +157,6 @@ def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
             f"{transform_name(model)} of this {type(model).__name__}: use values in its domain, or "
             "another transform, such as Bilog, which accepts all numbers."
         )
-    return targets
-
-
-def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
-    """Raise ``InputDataError`` if a value is outside the domain of the outcome transform."""
-    if not has_affine_outcomes(model):
-        targets_of(model, X, Y, name)
 
 
 def raw_train_targets(model: Any) -> Tensor:

@@ -50,6 +50,7 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import LinearOperator
 from torch import Size, Tensor
 
+from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
 from botorch_calib.models.conditioning import learns_in_context, with_context
@@ -64,13 +65,12 @@ from botorch_calib.models.process import (
     likelihood_of,
     noise_at,
     raw_train_inputs,
-    ready_at,
     states_cdf_alone,
     with_task_feature,
 )
 from botorch_calib.models.requirements import is_to_be_fitted, scalar_affine
 from botorch_calib.models.residuals import forecast_history
-from botorch_calib.models.wrapper import Slots, WrapperModel
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_scores
 from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
@@ -79,11 +79,21 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
 _FARTHEST = 38.0
 
 
+class Slots(NamedTuple):
+    """The parts of a model; a plain model has only a process."""
+
+    process: Any  # a BoTorch model
+    calibrator: Calibrator | None
+    objective: bool  # whether posteriors predict the objective instead of observations
+    excess: str
+
+
 def slots_of(model: Any, pending: bool = False) -> Slots:
-    """Return the slots of a surrogate or a plain model; see `WrapperModel.slots`."""
-    if isinstance(model, WrapperModel):
-        return model.slots(pending)
-    return Slots(model, None, True, "noise")
+    """Return a model's parts; with ``pending`` the process is conditioned on pending points."""
+    if not isinstance(model, WrapperModel):
+        return Slots(model, None, True, "noise")
+    process = model.gaussian_model if pending else model.model
+    return Slots(process, model.calibrator, model.denoise, model.excess)
 
 
 def predict(
@@ -174,8 +184,10 @@ def _uncalibrated(
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
     """Return the posterior of a process, without calibration."""
-    X, members, cdf_alone = ready_at(process, X)
-    if cdf_alone:
+    if process.training:  # in training mode an input transform would learn from `X`
+        process.eval()
+    X, members = with_task_feature(process, X), has_members(process)
+    if not members and states_cdf_alone(process):
         return _of_distribution(process, X, objective, noise)
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)

@@ -114,22 +114,10 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
     """Whether each of the rows, ``n x d``, belongs to the output task; all True without tasks."""
-    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
-    if not is_multi_task:
+    if not isinstance(model, MultiTaskGPyTorchModel):
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
     task: Tensor = X[:, model._task_feature].round().long()
     return task == model._output_tasks[0]
-
-
-def ready_at(process: Any, X: Tensor) -> tuple[Tensor, bool, bool]:
-    """Put a process in `eval` mode to evaluate points ``X``.
-
-    Returns ``X`` with all columns, whether the process has members, and whether it has only a cdf.
-    """
-    if process.training:  # in training mode an input transform would learn from `X`
-        process.eval()
-    members = has_members(process)
-    return with_task_feature(process, X), members, not members and states_cdf_alone(process)
 
 
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:

@@ -44,7 +44,7 @@ from botorch_calib.models.process import (
     with_task_feature,
 )
 from botorch_calib.models.requirements import check_fantasizes, check_same_width, scalar_affine
-from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indices
+from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 
 
 class Surrogate(WrapperModel, FantasizeMixin):
@@ -62,11 +62,6 @@ class Surrogate(WrapperModel, FantasizeMixin):
     """
 
     X_pending: Tensor
-    calibrator: Calibrator | None
-    censor_value: float | None
-    imputation: str | None
-    denoise: bool
-    excess: str
 
     def __init__(
         self,
@@ -98,20 +93,14 @@ class Surrogate(WrapperModel, FantasizeMixin):
         # The objects of `_basis`, the process conditioned on imputed values, and these values
         self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
 
-    def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
-        """A copy with another process, pending points and calibrator, without checks."""
+    def _with(self, model: Model, X_pending: Tensor) -> Self:
+        """Return a copy with another process and other pending points, without checks."""
         twin = copy(self)
         # `copy` shares these dicts of the module, so copy them before they are changed.
         for name in ("_parameters", "_buffers", "_modules"):
             twin.__dict__[name] = dict(self.__dict__[name])
         twin.model, twin.X_pending = model, X_pending
-        if calibrator is not self.calibrator:
-            twin.calibrator, twin._may_warn = calibrator, True
         return twin
-
-    def slots(self, pending: bool = False) -> Slots:
-        process = self.gaussian_model if pending else self.model
-        return Slots(process, self.calibrator, self.denoise, self.excess)
 
     @property
     def gaussian_model(self) -> Any:
@@ -204,7 +193,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Return the model conditioned on observations, with the same calibrator; see `observe`."""
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process = with_observations(self.model, X, Y, Yvar)
-        return self._with(process, self._still_pending(X), self.calibrator)
+        return self._with(process, self._still_pending(X))
 
     def with_pending(self, X: Tensor) -> Self:
         """Return the model with further pending points ``n x d``, before any input transform."""
@@ -216,7 +205,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         pending = torch.cat([self.X_pending, self._checked("X", X)])
         if message := self._missing_censor_value(pending):
             raise InputDataError(message)
-        twin = self._with(self.model, pending, self.calibrator)
+        twin = self._with(self.model, pending)
         twin._conditioned()  # raises if the model cannot be conditioned
         return twin
 
@@ -233,19 +222,17 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_same_width(self.model, model)
         self._check_model(model)
         process = observed_process(model)
-        twin = self._with(process, self.X_pending, self.calibrator)
-        own = calibrator
+        twin = self._with(process, self.X_pending)
         if isinstance(model, Surrogate) and model.imputation is not None:
             twin.X_pending = model.X_pending
             twin.censor_value, twin.imputation = model.censor_value, model.imputation
         if isinstance(model, Surrogate) and model.calibrator is not None:
-            own = model.calibrator if calibrator is None else calibrator
+            calibrator = model.calibrator if calibrator is None else calibrator
             twin.denoise, twin.excess = model.denoise, model.excess
-        if own is not None:
-            twin._may_warn = own is not self.calibrator or self._may_warn
-        own = self.calibrator if own is None else own
-        if own is not None:
-            twin.calibrator = checked_calibrator(process, own, twin.denoise)
+        calibrator = self.calibrator if calibrator is None else calibrator
+        if calibrator is not None:
+            twin.calibrator = checked_calibrator(process, calibrator, twin.denoise)
+            twin._may_warn = self._may_warn or calibrator is not self.calibrator
         twin._conditioned()  # raises if the model cannot be conditioned
         return twin
 
@@ -336,7 +323,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         process = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
         if self.calibrator is None:
             return process
-        conditioned = self._with(process, self.X_pending[:0], self.calibrator)
+        conditioned = self._with(process, self.X_pending[:0])
         conditioned._may_warn = False  # a fantasy does not repeat the warning
         return conditioned
 
