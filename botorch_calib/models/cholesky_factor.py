@@ -59,7 +59,7 @@ class Factor:
     _baselines: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def moments(
-        self, model: Any, inputs: Tensor, joint: bool = False, baseline: Tensor | None = None
+        self, model: ExactGP, inputs: Tensor, joint: bool = False, baseline: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of the targets, ``... x b x 1``, at ``model_batch_shape x b x d``.
 
@@ -102,7 +102,7 @@ class Factor:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _of_baseline(self, model: Any, baseline: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_baseline(self, model: ExactGP, baseline: Tensor) -> tuple[Tensor, Tensor]:
         """Return the transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``; both cached."""
         known, state = self._baselines.get(baseline), _state_of(baseline)
         if known is None or known[0] != state:
@@ -138,13 +138,13 @@ class _Known(NamedTuple):
 
     factor: Factor | None
     state: ModelState
-    strategy: Any  # the model's prediction strategy at that time
+    strategy: DefaultPredictionStrategy | None  # the model's prediction strategy at that time
 
 
 _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
-def factor_of(model: Any) -> Factor | None:
+def factor_of(model: ExactGP) -> Factor | None:
     """Return the factor of a model for which `may_serve` is true, from the cache if valid."""
     if model.training:
         model.eval()  # transforms the training inputs
@@ -159,7 +159,7 @@ def factor_of(model: Any) -> Factor | None:
     return known.factor
 
 
-def _agrees(strategy: Any, factor: Factor | None) -> bool:
+def _agrees(strategy: DefaultPredictionStrategy, factor: Factor | None) -> bool:
     """Whether a prediction strategy has the same weights of the mean as the factor."""
     if factor is None or type(strategy) is not DefaultPredictionStrategy:
         return True
@@ -276,7 +276,7 @@ def _state_of(values: Tensor) -> Any:
 
 @torch.inference_mode(False)  # otherwise no graph could use the cached tensors
 @torch.no_grad()
-def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | None]:
+def _factorise(model: ExactGP) -> tuple[Factor | None, DefaultPredictionStrategy | None]:
     """Return the factor and GPyTorch's prediction strategy, each None if not supported."""
     inputs, targets, likelihood = list(model.train_inputs), model.train_targets, model.likelihood
     prior = model.forward(*inputs)
@@ -306,14 +306,14 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
     return Factor(points, cholesky, weights), strategy
 
 
-def _supports_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
+def _supports_diagonal(model: ExactGP, covariance: LazyEvaluatedKernelTensor) -> bool:
     """Whether the kernel supports ``diag=True``; some kernels raise or return the whole matrix."""
     points = model.train_inputs[0][..., :2, :]
     # Products of kernels need the batch dimensions of members, as the inputs of `moments` do.
     points = points.expand(*covariance.shape[:-2], *points.shape[-2:])
     own = model.forward(points).lazy_covariance_matrix
     try:
-        diagonal: Tensor = own.diagonal(dim1=-1, dim2=-2)
+        diagonal = own.diagonal(dim1=-1, dim2=-2)
     except RuntimeError:
         return False
     return diagonal.shape == own.shape[:-1]

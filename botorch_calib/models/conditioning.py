@@ -14,6 +14,7 @@ from botorch.utils.transforms import is_ensemble
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
+from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
 from gpytorch.settings import detach_test_caches, observation_nan_policy
 from gpytorch.utils.memoize import add_to_cache
@@ -77,7 +78,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     ):
         with torch.no_grad():
             model.posterior(X)
-    strategy: Any = getattr(model, "prediction_strategy", None)
+    strategy = getattr(model, "prediction_strategy", None)
     # Subclasses (interpolated, sparse) are excluded, since they do not cache a factor.
     has_factor = type(strategy) is DefaultPredictionStrategy
     if keeps_graph and has_factor:
@@ -95,7 +96,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if update is not None:
         twin.prediction_strategy = update
     with detach_test_caches(detach_test_caches.on() and not keeps_graph):
-        conditioned: Any = twin.condition_on_observations(X, Y, **kwargs)
+        conditioned = twin.condition_on_observations(X, Y, **kwargs)
         strategy = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
             # Compute the weights of the mean here, with their graph. GPyTorch writes them to its
@@ -114,7 +115,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     return conditioned
 
 
-def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
+def _with_data_added(model: ExactGP, X: Tensor, Y: Tensor) -> Model:
     """Return a copy, with more data, of a model whose noise another model predicts."""
     model.eval()  # so that its training inputs are transformed
     twin = copy(model)
@@ -129,7 +130,7 @@ def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
     return twin
 
 
-def _drop_graph_of_parameters(model: Any) -> None:
+def _drop_graph_of_parameters(model: ExactGP) -> None:
     """Detach a model's cached factor, unless the model's data require gradients."""
     # A first backward pass would free the graph of the cached factor, and a second pass would fail.
     data = *model.train_inputs, model.train_targets

@@ -178,12 +178,11 @@ class CensoredDelayModel(Surrogate):
             raise UnsupportedError(
                 "Only a model with imputation='censor' and a `censor_value` can be rescaled."
             )
-        gp = self.model
-        if not has_affine_outcomes(gp):
+        if not has_affine_outcomes(self.model):
             raise UnsupportedError(
-                f"The outcome transform {transform_name(gp)} is not affine, and the mean shrinks "
-                "in the space of the targets: apply it to the observations and `censor_value` "
-                "beforehand, and let the model have Standardize or no transform."
+                f"The outcome transform {transform_name(self.model)} is not affine, and the mean "
+                "shrinks in the space of the targets: apply it to the observations and "
+                "`censor_value` beforehand, and let the model have Standardize or no transform."
             )
         rho = check_positive("arrival_probability", arrival_probability)
         if rho > 1.0:
@@ -276,7 +275,7 @@ def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
             f"output, got {type(model).__name__}. To calibrate, wrap the CensoredDelayModel: a "
             "calibrator must not see censored values."
         )
-    twin: Any = deepcopy(model)
+    twin = deepcopy(model)
     twin.train()  # in training mode `train_inputs` are the raw inputs
     (inputs,) = twin.train_inputs
     if inputs.shape != X.shape or not torch.equal(inputs, X.to(inputs)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -32,7 +31,7 @@ _SHORTER, _GAIN = -0.9, 8.0
 
 
 @torch.no_grad()
-def with_learned_spread(model: Any) -> Any:
+def with_learned_spread(model: ExactGP) -> ExactGP:
     r"""Return a copy of a Gaussian process with input-dependent noise, learned from its data.
 
     The noise variance is ``sigma^2 exp g(x)``, where ``sigma^2`` is the process's noise variance.
@@ -77,7 +76,7 @@ def with_learned_spread(model: Any) -> Any:
             f"{type(likelihood).__name__}."
         )
     prior = training_prior(model, torch.double)
-    twin: Any = with_own_hyperparameters(model)
+    twin = with_own_hyperparameters(model)
     twin.prediction_strategy = None  # it was computed with the old noise
     level = twin.likelihood.noise_covar
     level = level.level if isinstance(level, SpreadNoise) else level
@@ -148,7 +147,7 @@ def _posterior_modes(
     return a, density(a, g) - 0.5 * log_determinant
 
 
-def _check_lengthscales(model: Any) -> None:
+def _check_lengthscales(model: ExactGP) -> None:
     """Raise ``UnsupportedError`` if shorter lengthscales are much more likely, given the data.
 
     Each likelihood is the maximum over factors of the noise variance.

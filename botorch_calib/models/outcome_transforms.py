@@ -161,7 +161,7 @@ def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
 
 def raw_train_targets(model: Any) -> Tensor:
     """Return the training outcomes of a single-output model, ``n x 1``, before any transform."""
-    targets: Tensor = model.train_targets.unsqueeze(-1)
+    targets = model.train_targets.unsqueeze(-1)
     is_plain = outcome_transform_of(model) is None
     return targets if is_plain else InverseTransform(model).outcome(targets)
 
@@ -228,8 +228,7 @@ def _forward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(part.power)
         Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would make negative outcomes positive
-    value: Tensor = part(Y, **inputs)[0]
-    return value
+    return part(Y, **inputs)[0]
 
 
 def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -238,8 +237,7 @@ def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(1.0 / part.power)
         Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # slopes at zero would be NaN
-    value: Tensor = part.untransform(Y, **inputs)[0]
-    return value
+    return part.untransform(Y, **inputs)[0]
 
 
 def _is_odd(power: float) -> bool:

@@ -438,7 +438,7 @@ def mean_and_deviation(
     ``model`` is any model with one output whose posterior has a mean and a variance.
     """
     if not isinstance(model, (WrapperModel, GPyTorchModel)):
-        posterior: Any = model.posterior(X, posterior_transform=posterior_transform)
+        posterior = model.posterior(X, posterior_transform=posterior_transform)
         return posterior.mean, posterior.variance.clamp_min(MIN_VARIANCE).sqrt()
     prediction = predict(model, X)
     if posterior_transform is not None:
@@ -544,7 +544,7 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     return PastPredictions(inputs[own], scores, raw, outcomes, prediction)
 
 
-def _checked_num(num: Any, num_observations: int) -> int:
+def _checked_num(num: int, num_observations: int) -> int:
     if not (isinstance(num, Integral) and 0 <= int(num) <= num_observations):
         raise InputDataError(
             "`num_initial` must be an integer between 0 and the number of observations "

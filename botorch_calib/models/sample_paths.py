@@ -94,8 +94,7 @@ class CalibratedPath(SamplePath):
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
         if self._share_features:
-            values: Tensor = self.paths(X)
-            return values.movedim(-1, 0)
+            return self.paths(X).movedim(-1, 0)
         # Without a t-batch one matrix product evaluates all paths. Otherwise add a dimension, which
         # broadcasts over the paths.
         num = len(self._batch)
@@ -113,7 +112,7 @@ class _PathsOfSameFeatures(GeneralizedLinearPath):
     """
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
-        values: Tensor = self.feature_map(x, **kwargs) @ self.weight.mT
+        values = self.feature_map(x, **kwargs) @ self.weight.mT
         return values if self.bias_module is None else values + self.bias_module(x).unsqueeze(-1)
 
 
@@ -148,8 +147,7 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     if model.calibrator is None:
         gp = model.gaussian_model
         gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
-        path: SamplePath = DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
-        return path
+        return DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     X = raw_train_inputs(observed_process(model))
     assert X is not None
@@ -176,5 +174,4 @@ def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) 
         (points,) = get_train_inputs(gp, transformed=True)
         arguments["noise_covariance"] = likelihood.noise_covar(points)
     usual = GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)
-    path: SamplePath = usual(gp, likelihood, **arguments)
-    return path
+    return usual(gp, likelihood, **arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -42,7 +42,7 @@ def training_prior(
     tensors except the inputs have a first dimension of members. The model and its mode do not
     change.
     """
-    gp: Any = _as_exact(model, members)
+    gp = _as_exact(model, members)
     dtype = gp.train_targets.dtype if dtype is None else dtype
     # `forward` expects transformed inputs, which a model has in eval mode.
     if gp.training or gp.train_targets.dtype != dtype:
@@ -54,7 +54,7 @@ def training_prior(
         )
     if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1 + members:
         raise _unsupported(model, "has several outputs or a batch dimension")
-    covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
+    covariance = prior.lazy_covariance_matrix.to_dense()
     # Some kernels do not support ``diag=True``, so use the dense matrix.
     prior = MultivariateNormal(prior.mean, to_linear_operator(covariance))
     # The noise of some likelihoods depends on the prior's variance, so it is computed as a

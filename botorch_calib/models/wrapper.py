@@ -138,7 +138,7 @@ class WrapperModel(Model):
         """Load all parts; options that the base model's method does not have are ignored for it."""
         base = {key[6:]: state_dict[key] for key in state_dict if key.startswith("model.")}
         others = {key: state_dict[key] for key in state_dict if not key.startswith("model.")}
-        own: Any = copy(self)  # shares all buffers and modules except the base model
+        own = copy(self)  # shares all buffers and modules except the base model
         own._modules = {name: part for name, part in self._modules.items() if name != "model"}
         before = deepcopy(own.state_dict())
         try:
@@ -158,10 +158,9 @@ class WrapperModel(Model):
 def batch_shape_of(model: Any) -> torch.Size:
     """A model's batch shape; empty for a model without training inputs."""
     try:
-        shape: torch.Size = model.batch_shape
+        return model.batch_shape
     except (NotImplementedError, AttributeError):
         return torch.Size()
-    return shape
 
 
 @contextmanager
