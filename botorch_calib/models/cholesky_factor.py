@@ -1,8 +1,13 @@
 """Cached Cholesky factors of exact Gaussian processes, for fast predictions.
 
-Let ``K + noise = L L^T`` at the training inputs. A `Factor` stores ``L`` and
-``(K + noise)^-1 (y - m)``, and computes moments at other points. It is valid until data or
-hyperparameters change. It is renewed together with GPyTorch's caches of the model.
+With ``K + noise = L L^T`` at the training inputs, ``k = k(X_train, x)`` and ``w = L^{-1} k``,
+
+    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
+
+A `Factor` stores ``L`` and ``(K + noise)^{-1} (y - m)``. It is renewed, together with GPyTorch's
+caches of the model, when data or hyperparameters have changed. The model's own modules evaluate
+mean and kernel. The kernel must support rectangular matrices and diagonals, as most kernels do.
+Triangular solves, instead of an inverse, preserve the digits of small variances.
 """
 
 from __future__ import annotations

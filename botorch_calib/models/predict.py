@@ -3,23 +3,12 @@ r"""`predict` returns a model's prediction; `history` returns its past predictio
 This is the only module in which the prediction depends on the kind of model. Predictions are in the
 space of the targets, before the inverse of the outcome transform is applied; see `Prediction`.
 
-*Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates points
-``batch_shape x 1 x d`` as a batch of joint posteriors of one point each. Here all points are rows
-of one matrix. ``K + noise = L L^T`` is factorised once, and
-
-    ``k = k(X_train, x)``, ``w = L^{-1} k``,
-    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
-
-A joint posterior has the covariances of all pairs of its points; otherwise only variances are
-computed. The model's own modules evaluate mean, kernel and input transform. The kernel must support
-rectangular matrices and diagonals, as kernels for mixed and multi-task inputs, learned warps and
-most custom kernels do. Triangular solves, instead of an inverse, preserve the digits of small
-variances.
-
-``model.posterior`` is used in all other cases: for variational models, kernels with their own
-prediction strategy, one-to-many input transforms, and data that require gradients, such as
-fantasies made without ``torch.no_grad``. It is also used for joint posteriors of batches of models,
-and at so many points that GPyTorch evaluates the covariance matrix lazily.
+An exact Gaussian process predicts with a cached `Factor`. BoTorch evaluates points
+``batch_shape x 1 x d`` as a batch of joint posteriors of one point each; here all points are rows
+of one matrix. ``model.posterior`` is used in all other cases: for variational models, kernels with
+their own prediction strategy, one-to-many input transforms, and data that require gradients, such
+as fantasies made without ``torch.no_grad``. It is also used for joint posteriors of batches of
+models, and at so many points that GPyTorch evaluates the covariance matrix lazily.
 
 Evaluate a model once before several threads share it: the first evaluation sets evaluation mode and
 GPyTorch's caches, without a lock.
@@ -108,8 +97,7 @@ def predict(
 ) -> CalibratedPosterior:
     """Return a model's posterior at ``X``, ``batch_shape x q x d``, which is joint if ``q > 1``.
 
-    The posterior is differentiable in ``X`` as often as the kernel is. It is not differentiable in
-    hyperparameters and data, which is BoTorch's default as well.
+    As in BoTorch, it is differentiable in ``X``, but not in hyperparameters and data.
 
     Args:
         model: A wrapped model, or any BoTorch model that a `CalibratedModel` accepts.
@@ -117,8 +105,8 @@ def predict(
         observed: Whether to ignore pending points, as scores and constraints do.
         objective: Whether to predict the objective or observations (default: the model's setting).
         noise: Noise variance of observations in the space of the targets (default: the model's).
-        baseline: Points ``r x d``. The posterior then contains the objective's covariance with
-            them. Computations that depend on the baseline only are cached for each tensor.
+        baseline: Points ``r x d``, whose covariance with the objective the posterior then contains.
+            Computations that depend on the baseline only are cached for each tensor.
         sole_values: The subject of the error that is raised if the input transform turns a point
             into several (default: no error).
 
@@ -156,11 +144,9 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 @contextmanager
 def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
-    """Context in which errors due to a wrong width or precision of ``X`` are explained.
-
-    GPyTorch's errors mention internal sizes and precisions. A check in advance would slow every
-    call, and refuse inputs in single precision that a model in double precision can use.
-    """
+    """Context in which errors due to a wrong width or precision of ``X`` are explained."""
+    # A check in advance would slow every call, and refuse inputs in single precision that a model
+    # in double precision can use.
     try:
         yield
     except (RuntimeError, IndexError, BotorchTensorDimensionError):
@@ -191,12 +177,11 @@ def _uncalibrated(
         return _of_distribution(process, X, objective, noise)
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
-    if noise is not None and members and noise.dim() == X.dim() > 2:
-        noise = noise.unsqueeze(MEMBER_DIM)
-    elif noise is None and needs_noise:
+    if noise is not None:
+        noise = noise.unsqueeze(MEMBER_DIM) if members and noise.dim() == X.dim() > 2 else noise
+    elif needs_noise:
         noise = noise_at(process, X, targets.inputs)
-    if noise is None and needs_noise:
-        noise = _added_noise(process, X, targets)
+        noise = _added_noise(process, X, targets) if noise is None else noise
     if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
     return CalibratedPosterior.of_targets(
@@ -294,11 +279,7 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
 def moments_by_factor(
     process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
 ) -> Targets | None:
-    """Return moments at ``X`` by the cached Cholesky factor; None if not supported.
-
-    ``X`` has all columns. With ``members`` the process is an ensemble, whose members are the last
-    dimension of ``batch_shape``.
-    """
+    """Return moments at ``X``, which has all columns, by the cached factor; None if unsupported."""
     is_joint = X.shape[-2] > 1 or baseline is not None
     if not X.numel() or not may_serve(process, members) or (is_joint and members):
         return None

@@ -34,15 +34,12 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     name = type(model).__name__
     is_list = isinstance(model, ModelList)
     if is_list or model.num_outputs != 1:
+        found = "is a list of models" if is_list else f"has {model.num_outputs} outputs"
         independent = is_list or isinstance(model, BatchedMultiOutputGPyTorchModel)
         is_done = independent and wrapper == "CalibratedModel"
         raise UnsupportedError(
-            (
-                f"A {name} is a list of models"
-                if is_list
-                else f"{name} has {model.num_outputs} outputs"
-            )
-            + f": use one {wrapper} per outcome in a CalibratedModelList, {one_outcome_of(model)}"
+            f"{'A ' if is_list else ''}{name} {found}: use one {wrapper} per outcome in a "
+            f"CalibratedModelList, {one_outcome_of(model)}"
             + (", as `CalibratedModelList.from_history` does." if is_done else ".")
         )
     if not isinstance(likelihood_of(model), _GaussianLikelihoodBase):

@@ -57,10 +57,11 @@ class CalibratedPath(SamplePath):
         # Users' samplers may return other paths.
         is_linear = all(type(p) is GeneralizedLinearPath for p in paths.values())
         self._share_features = is_linear and not self._batch
-        for name, part in paths.items() if self._share_features else ():
-            paths[name] = _PathsOfSameFeatures(
-                part.feature_map, part.weight, part.bias_module, part.input_transform
-            )
+        if self._share_features:
+            for name, part in paths.items():
+                paths[name] = _PathsOfSameFeatures(
+                    part.feature_map, part.weight, part.bias_module, part.input_transform
+                )
 
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
@@ -154,9 +155,8 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     # Evaluate the model once: errors and warnings occur before a search, and the factor is cached.
     with torch.no_grad():
         model.posterior(X[..., :1, :])
-    gp = with_own_hyperparameters(gp)
     # Copy process and calibrator, since `observe` changes both of them.
-    calibrator = deepcopy(model.calibrator)
+    gp, calibrator = with_own_hyperparameters(gp), deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
     return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
 

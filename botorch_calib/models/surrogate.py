@@ -1,8 +1,4 @@
-"""`Surrogate`: a model that consists of a process, pending points and a calibrator.
-
-The subclass `CalibratedModel` sets the calibrator, and `CensoredDelayModel` the pending points. If
-their argument is a surrogate, they copy its other parts, so they can be combined in either order.
-"""
+"""`Surrogate`: a model that consists of a process, pending points and a calibrator."""
 
 from __future__ import annotations
 
@@ -52,6 +48,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     The process, fitted to observed data only, scores observations. The surrogate's posterior is the
     process's posterior given imputed values at the pending points, corrected by the calibrator.
+    `CalibratedModel` sets the calibrator, and `CensoredDelayModel` sets the pending points, so they
+    can be combined in either order.
 
     Args:
         model: A BoTorch model, or a surrogate, whose other parts are copied unless given here.
@@ -267,10 +265,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         if self.calibrator is None:
             return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
-        # The check of a tensor synchronizes with its device. Acquisition functions pass booleans,
-        # which avoids this.
         given = None
-        if isinstance(observation_noise, Tensor):
+        if isinstance(observation_noise, Tensor):  # this check synchronizes with the device
             given = check_variances("observation_noise", observation_noise)
         elif not isinstance(observation_noise, bool):
             raise InputDataError(
@@ -338,10 +334,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Load any number of pending points, if their width matches the model."""
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
-            message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
-            if incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]:
-                message = self._missing_censor_value(incoming)
-            if message:
+            fits = incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]
+            wrong = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
+            if message := self._missing_censor_value(incoming) if fits else wrong:
                 args[-1].append(message)
                 return
             self.X_pending = self.X_pending.new_empty(incoming.shape)
