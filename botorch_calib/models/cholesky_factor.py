@@ -174,7 +174,7 @@ def _agrees(strategy: DefaultPredictionStrategy, factor: Factor | None) -> bool:
     )
 
 
-def keep_in_step(model: Any) -> None:
+def keep_in_step(model: object) -> None:
     """Renew GPyTorch's caches of an exact process after an in-place change of hyperparameters."""
     if may_serve(model):
         with gpt_posterior_settings():

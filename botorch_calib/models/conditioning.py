@@ -78,7 +78,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     ):
         with torch.no_grad():
             model.posterior(X)
-    strategy = getattr(model, "prediction_strategy", None)
+    strategy: Any = getattr(model, "prediction_strategy", None)
     # Subclasses (interpolated, sparse) are excluded, since they do not cache a factor.
     has_factor = type(strategy) is DefaultPredictionStrategy
     if keeps_graph and has_factor:
@@ -266,7 +266,7 @@ def hallucinated(model: Any, X: Tensor) -> Model:
     return with_observations(model, X, model.posterior(X).mean)
 
 
-def learns_in_context(model: Any) -> bool:
+def learns_in_context(model: object) -> bool:
     """Whether each prediction takes the data as context, as in botorch_community's PFN models."""
     return all(hasattr(model, name) for name in ("pfn", "train_X", "train_Y"))
 

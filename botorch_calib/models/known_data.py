@@ -6,7 +6,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -96,7 +95,7 @@ class KnownData:
 
 
 @torch.no_grad()
-def train_data(process: Any) -> tuple[Tensor, Tensor]:
+def train_data(process: object) -> tuple[Tensor, Tensor]:
     """Inputs ``n x d`` and outcomes ``n x 1`` of an exact process; empty for other processes."""
     inputs = raw_train_inputs(process)
     if inputs is None or not isinstance(process, ExactGP):
@@ -106,7 +105,7 @@ def train_data(process: Any) -> tuple[Tensor, Tensor]:
 
 
 def without_known(
-    process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
+    process: object, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return the observations that a process's data do not contain yet.
 

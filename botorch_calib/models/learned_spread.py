@@ -59,9 +59,8 @@ def with_learned_spread(model: ExactGP) -> ExactGP:
         UnsupportedError: If the model is not supported, or if it is too smooth, so that the learned
             noise would compensate for its errors. A model is too smooth if 0.41 times its
             lengthscales make the data ``e^8`` times as likely, with the learned noise in both
-            cases. In a two-dimensional test with lengthscales three times too long, 7, 73 and 98 %
-            of 200 models were refused at 20, 40 and 80 data points, respectively. With correct
-            lengthscales, none of 2,400 models was refused.
+            cases. Of models with lengthscales three times too long, 7, 73 and 98 % were refused at
+            20, 40 and 80 data points. None of 2,400 models with correct lengthscales was refused.
 
     Example:
         >>> spread = with_learned_spread(gp)

@@ -269,7 +269,7 @@ class CalibratedModelList(ModelList):
         return inputs
 
 
-def _check_member(model: Any) -> None:
+def _check_member(model: Model) -> None:
     name = type(check_model(model)).__name__
     if isinstance(model, ModelList) or model.num_outputs != 1:
         raise UnsupportedError(

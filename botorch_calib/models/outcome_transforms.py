@@ -117,7 +117,7 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     return Affine(squares.double().sqrt(), offset.double())
 
 
-def _not_affine(process: Any) -> UnsupportedError:
+def _not_affine(process: object) -> UnsupportedError:
     return UnsupportedError(
         f"{type(process).__name__} has the outcome transform {transform_name(process)}, which "
         "declares itself affine (`_is_linear`) but is not: correct the declaration."
@@ -127,10 +127,8 @@ def _not_affine(process: Any) -> UnsupportedError:
 def unit_of_targets(process: Any) -> Tensor:
     """Return the scale factor from training targets to outcomes, ``1 x 1``.
 
-    It is ``n x 1`` if the outcome transform depends on inputs.
-
-    Raises:
-        UnsupportedError: If the outcome transform is not affine.
+    It is ``n x 1`` if the outcome transform depends on inputs. If the transform is not affine,
+    ``UnsupportedError`` is raised.
     """
     outcome_map = outcome_map_of(process)
     if not isinstance(outcome_map, Affine):
@@ -142,7 +140,7 @@ def unit_of_targets(process: Any) -> Tensor:
     return outcome_map.scaled(process.train_targets.new_ones(1, 1)).detach()
 
 
-def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
+def check_takes(model: object, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """Raise ``InputDataError`` if an outcome is outside the domain of the outcome transform.
 
     The outcomes are ``n x 1``, and ``name`` is their name in the error.
@@ -166,9 +164,9 @@ def raw_train_targets(model: Any) -> Tensor:
     return targets if is_plain else InverseTransform(model).outcome(targets)
 
 
-def transform_name(model: Any) -> str:
+def transform_name(model: object) -> str:
     """The names of the parts of a model's outcome transform."""
-    return " and ".join(type(part).__name__ for part in _parts_of(model.outcome_transform))
+    return " and ".join(type(part).__name__ for part in _parts_of(outcome_transform_of(model)))
 
 
 @torch.no_grad()

@@ -48,7 +48,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         if unknown is None:
             unknown = get_gaussian_likelihood_with_lognormal_prior(batch_shape=noise.shape[:-1])
         # The constructor above has raised given variances to GPyTorch's minimum.
-        self.noise_covar = _PartlyKnownNoise(self.noise_covar.noise, unknown.noise_covar)
+        self.noise_covar: Any = _PartlyKnownNoise(self.noise_covar.noise, unknown.noise_covar)
         self.to(noise)
 
     @property

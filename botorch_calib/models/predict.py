@@ -43,6 +43,7 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
 from botorch_calib.models.conditioning import learns_in_context, with_context
+from botorch_calib.models.known_data import train_data
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import (
@@ -53,7 +54,6 @@ from botorch_calib.models.process import (
     learned_noise,
     likelihood_of,
     noise_at,
-    raw_train_inputs,
     states_cdf_alone,
     with_task_feature,
 )
@@ -77,7 +77,7 @@ class Slots(NamedTuple):
     excess: str
 
 
-def slots_of(model: Any, pending: bool = False) -> Slots:
+def slots_of(model: object, pending: bool = False) -> Slots:
     """Return a model's parts; with ``pending`` the process is conditioned on pending points."""
     if not isinstance(model, WrapperModel):
         return Slots(model, None, True, "noise")
@@ -86,7 +86,7 @@ def slots_of(model: Any, pending: bool = False) -> Slots:
 
 
 def predict(
-    model: Any,
+    model: object,
     X: Tensor,
     *,
     observed: bool = False,
@@ -143,7 +143,7 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 
 @contextmanager
-def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
+def _naming_misfits(process: object, X: Tensor) -> Iterator[None]:
     """Context in which errors due to a wrong width or precision of ``X`` are explained."""
     # A check in advance would slow every call, and refuse inputs in single precision that a model
     # in double precision can use.
@@ -202,7 +202,7 @@ def _uncalibrated(
 def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
-    """Return the posterior of a process that has only a cdf: a map of a standard normal."""
+    """Return the posterior of a process with a cdf alone, as a map of standard normal variables."""
     posterior = process.posterior(X) if objective else _posterior_of_observations(process, X)
     if isinstance(posterior, CalibratedPosterior):  # from a user's model
         is_objective = objective and posterior.objective
@@ -231,7 +231,7 @@ def _posterior_of_observations(process: Any, X: Tensor) -> Any:
     return process.posterior(X)
 
 
-def observations_only(process: Any) -> UnsupportedError:
+def observations_only(process: object) -> UnsupportedError:
     """Return the error for a process that predicts only observations, not the objective."""
     return UnsupportedError(
         f"A {type(process).__name__} predicts observations only, not the objective without noise: "
@@ -341,7 +341,7 @@ def _points_first(values: Tensor, lead: Size) -> Tensor:
     return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
-def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
+def _added_noise(process: object, X: Tensor, targets: Targets) -> Tensor:
     """Return the noise variance of new observations, by evaluating the posterior with noise."""
     if not has_members(process):  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
@@ -403,7 +403,7 @@ def process_posterior(
         return posterior if posterior_transform is None else posterior_transform(posterior, X=X)
 
 
-def _undoubled_noise(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+def _undoubled_noise(process: object, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     """Return ``noise``, or half of it if BoTorch would add it as given and as learned noise."""
     if noise is False or learned_noise(process) is None:
         return noise
@@ -508,21 +508,17 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     inputs, z, deviations = forecast_history(process, residuals, members)
     own = in_output_task(process, inputs).nonzero().squeeze(-1)
     own = own[_checked_num(num_initial, len(own)) :]
-    raw = raw_train_inputs(process)
-    assert raw is not None
-    raw = raw[(0,) * (raw.dim() - 2)][own].detach()
+    raw, outcomes = (values[own].detach() for values in train_data(process))
     z, deviations, targets = (v[..., own] for v in (z, deviations, process.train_targets))
     mean = (targets - deviations * z).unsqueeze(-1)
     moments = Targets(mean, deviations.square().unsqueeze(-1), inputs[own])
     outcome_map = outcome_map_of(process, raw)
     if members:
         moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
-    about = moments.mean, moments.variance, None, inputs[own], outcome_map
+    about = moments.mean, moments.variance, None, moments.inputs, outcome_map
     prediction = CalibratedPosterior.of_targets(*about, objective=False, members=members)
-    first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
-    outcomes = outcome_map.outcome(first.double()).to(first)
     scores = score_of_members(z) if members else z
-    return PastPredictions(inputs[own], scores, raw, outcomes, prediction)
+    return PastPredictions(moments.inputs, scores, raw, outcomes, prediction)
 
 
 def _checked_num(num: int, num_observations: int) -> int:
@@ -551,7 +547,6 @@ def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastP
     for i in range(1, len(X)):
         earlier = with_context(process, X[:i], Y[:i])
         z[i - 1 : i] = scores_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
-    start = _checked_num(num_initial, len(z))
-    kept = (each[1 + start :] for each in (process.transform_inputs(X).detach(), X, Y))
-    inputs, raw, outcomes = kept
+    start, inputs = _checked_num(num_initial, len(z)), process.transform_inputs(X).detach()
+    inputs, raw, outcomes = (each[1 + start :] for each in (inputs, X, Y))
     return PastPredictions(inputs, z[start:], raw, outcomes, None)

@@ -81,7 +81,7 @@ def check_process(model: Model) -> None:
     check_increasing(model)
 
 
-def _check_ensemble(model: Any) -> None:
+def _check_ensemble(model: Model) -> None:
     name = type(model).__name__
     if model.num_outputs != 1:
         raise UnsupportedError(
@@ -136,7 +136,7 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
     )
 
 
-def check_same_width(model: Any, other: Any) -> None:
+def check_same_width(model: object, other: object) -> None:
     """Raise unless two models have inputs of the same width; in errors, `model` is ``other``."""
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
@@ -146,7 +146,7 @@ def check_same_width(model: Any, other: Any) -> None:
         )
 
 
-def check_fantasizes(model: Any, subject: str) -> None:
+def check_fantasizes(model: object, subject: str) -> None:
     """Raise ``UnsupportedError`` unless a model can be conditioned on fantasies."""
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(

@@ -117,7 +117,7 @@ class _PathsOfSameFeatures(GeneralizedLinearPath):
         return values if self.bias_module is None else values + self.bias_module(x).unsqueeze(-1)
 
 
-def process_of_paths(model: Any, otherwise: str) -> Any:
+def process_of_paths(model: object, otherwise: str) -> ExactGP:
     """Return the exact Gaussian process from which a model's paths are drawn, in evaluation mode.
 
     If a model has no such process, ``UnsupportedError`` names ``otherwise`` as a remedy.

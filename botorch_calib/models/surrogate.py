@@ -409,7 +409,7 @@ def check_calibrator(calibrator: object) -> None:
         )
 
 
-def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> Calibrator:
+def checked_calibrator(process: Model, calibrator: Calibrator, denoise: bool) -> Calibrator:
     """Validate a calibrator for a process, and move an unlearned one to the process's device.
 
     A calibrator that has learned is not moved, since another model may use it.
