@@ -168,10 +168,7 @@ class _RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """Return the prediction strategy with additional data.
-
-        The arguments are the same as in GPyTorch's ``get_fantasy_strategy``.
-        """
+        """Return the strategy with more data; the arguments are as in GPyTorch."""
         old = self._strategy
         # The factor of K + noise, from the cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root
@@ -207,10 +204,10 @@ class _RowUpdate:
 
 
 def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
-    """Return a lower factor ``n x n``, extended by ``k`` rows and columns.
+    """Return a lower factor ``L``, ``n x n``, with ``k`` more rows and columns.
 
-    ``cross``, ``k x n``, is the covariance of new and old points. ``block``, ``k x k``, is the
-    covariance of the new points, including noise.
+    ``cross``, ``k x n``, and ``block``, ``k x k``, are the covariances of the new points with the
+    old points and, including noise, with each other.
     """
     # D - V^T V is the posterior covariance of the new points. Jitter is added if rounding errors
     # make it indefinite, for example at repeated points.

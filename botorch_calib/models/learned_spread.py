@@ -26,7 +26,7 @@ _MOST_DEVIATIONS = 4.0
 # `_LONGEST` limits the change of ``g`` in a step. At a change below `_SHORTEST` the search stops.
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # A model is refused if multiplying all lengthscales by ``exp(_SHORTER)`` raises its log likelihood
-# by more than `_GAIN`. (`sharpened` makes this correction from a gain of 7.3 on.)
+# by more than `_GAIN`. (`sharpened` makes this correction if the gain exceeds 7.3.)
 _SHORTER, _GAIN = -0.9, 8.0
 
 

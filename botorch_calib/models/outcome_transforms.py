@@ -40,8 +40,7 @@ def has_affine_outcomes(model: object) -> bool:
 class InverseTransform(OutcomeMap):
     """The inverse of a model's outcome transform: a map from targets (in eval mode) to outcomes.
 
-    If the transform depends on inputs, the map is for the points ``X``, ``batch_shape x q x d``,
-    with all columns of the model (default: the training inputs).
+    For the points ``X`` see `outcome_map_of`.
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -96,9 +95,8 @@ class InverseTransform(OutcomeMap):
 def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     """Return the inverse of a process's outcome transform: a map from targets to outcomes.
 
-    It is an `Affine` for affine transforms, and an `InverseTransform` for others. If the transform
-    depends on inputs, the map is for the points ``X``, ``... x d``, with all columns of the process
-    (default: the training inputs).
+    If the transform depends on inputs, the map is for the points ``X``, ``batch_shape x q x d``,
+    with all columns of the process (default: the training inputs).
     """
     transform = outcome_transform_of(process)
     if transform is None:

@@ -163,10 +163,11 @@ def batch_of_models(model: Any) -> Size:
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Validate observations ``n x d``, ``n x 1``; return them on the model's device, with its task.
+    """Validate observations, ``n x d`` and ``n x 1``; return them on the model's device.
 
-    For an exact GP they are converted to its precision. Other models may compute in higher
-    precision than their parameters have, so data in double precision are not converted.
+    For a multi-task model the task column is added if it is missing. For an exact GP, data are
+    converted to its precision. Other models may compute in higher precision than their parameters
+    have, so data in double precision are not converted.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(

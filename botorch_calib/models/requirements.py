@@ -137,7 +137,7 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
 
 
 def check_same_width(model: object, other: object) -> None:
-    """Raise unless two models have inputs of the same width; in errors, `model` is ``other``."""
+    """Raise unless two models have inputs of the same width; errors call ``other`` `model`."""
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(

@@ -281,7 +281,6 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
     def warn_if_unlearned(self) -> None:
-        """Warn, once, if the calibrator has seen fewer residuals than it needs."""
         if self.calibrator is None or not self._may_warn:  # avoids a read from the device
             return
         self._may_warn = False
@@ -346,7 +345,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> tuple[Any, Tensor]:
-        """Return the process conditioned on imputed values, and these values, with a cache."""
+        """Return the process conditioned on imputed values, and these values; both are cached."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
         keep_in_step(self.model)  # renews GPyTorch's caches after in-place changes
