@@ -1,8 +1,6 @@
 """Learn from outcomes that are known only to be beyond a bound.
 
-For example, a run that failed for lack of memory needs more than the available 24 GB. An element of
-a tensor ``beyond`` is 1 if the outcome is above the given number, -1 if it is below, and 0 if it
-equals the number.
+For example, a run that failed for lack of memory needs more than the available 24 GB.
 """
 
 from __future__ import annotations

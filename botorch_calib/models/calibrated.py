@@ -11,7 +11,7 @@ from botorch.utils.datasets import SupervisedDataset
 
 from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.models.predict import history
+from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 from botorch_calib.models.requirements import check_process
 from botorch_calib.models.surrogate import Surrogate, check_calibrator, checked_calibrator
@@ -120,8 +120,7 @@ class CalibratedModel(Surrogate):
     @staticmethod
     def _check_model(model: Model) -> None:
         check_process(observed_process(model))
-        parts = [part for part in model.modules() if isinstance(part, Surrogate)]
-        if any(part.calibrator is not None for part in parts):
+        if any(slots_of(part).calibrator is not None for part in model.modules()):
             raise UnsupportedError(
                 f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
                 "already: pass the model inside it."

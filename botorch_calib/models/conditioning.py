@@ -11,15 +11,18 @@ from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussia
 from botorch.models.model import Model
 from botorch.settings import propagate_grads
 from botorch.utils.transforms import is_ensemble
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
+from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
-from gpytorch.settings import detach_test_caches
+from gpytorch.settings import detach_test_caches, observation_nan_policy
 from gpytorch.utils.memoize import add_to_cache
+from linear_operator.operators import TriangularLinearOperator
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor
-from botorch_calib.models.cholesky_row_updates import RowUpdate
+from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor, solved
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import (
@@ -75,7 +78,10 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     ):
         with torch.no_grad():
             model.posterior(X)
-    if keeps_graph:
+    strategy: Any = getattr(model, "prediction_strategy", None)
+    # Subclasses (interpolated, sparse) are excluded, since they do not cache a factor.
+    has_factor = type(strategy) is DefaultPredictionStrategy
+    if keeps_graph and has_factor:
         _drop_graph_of_parameters(model)
     noise: Any = kwargs.get("noise")
     learned = None if noise is None else learned_noise(model)
@@ -86,12 +92,12 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     # removed from a twin, so that an error does not damage the model.
     twin = copy(model)
     twin._modules = dict(model._modules)
-    update = RowUpdate.of(model)
+    update = _RowUpdate(strategy) if has_factor and not torch.is_grad_enabled() else None
     if update is not None:
         twin.prediction_strategy = update
     with detach_test_caches(detach_test_caches.on() and not keeps_graph):
-        conditioned: Any = twin.condition_on_observations(X, Y, **kwargs)
-        strategy: Any = getattr(conditioned, "prediction_strategy", None)
+        conditioned = twin.condition_on_observations(X, Y, **kwargs)
+        strategy = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
             # Compute the weights of the mean here, with their graph. GPyTorch writes them to its
             # cache under one name and reads another name, so the first prediction would compute
@@ -109,7 +115,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     return conditioned
 
 
-def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
+def _with_data_added(model: ExactGP, X: Tensor, Y: Tensor) -> Model:
     """Return a copy, with more data, of a model whose noise another model predicts."""
     model.eval()  # so that its training inputs are transformed
     twin = copy(model)
@@ -124,20 +130,92 @@ def _with_data_added(model: Any, X: Tensor, Y: Tensor) -> Model:
     return twin
 
 
-def _drop_graph_of_parameters(model: Any) -> None:
+def _drop_graph_of_parameters(model: ExactGP) -> None:
     """Detach a model's cached factor, unless the model's data require gradients."""
     # A first backward pass would free the graph of the cached factor, and a second pass would fail.
-    strategy: Any = getattr(model, "prediction_strategy", None)
-    # Subclasses are excluded, since they do not cache a factor.
-    if type(strategy) is not DefaultPredictionStrategy or propagate_grads.on():
+    data = *model.train_inputs, model.train_targets
+    if propagate_grads.on() or any(values.requires_grad for values in data):
         return
-    if any(values.requires_grad for values in (*model.train_inputs, model.train_targets)):
-        return
-    covariance = strategy.lik_train_train_covar
+    covariance = model.prediction_strategy.lik_train_train_covar
     for name in ("root_decomposition", "root_inv_decomposition"):
         factor = getattr(covariance, name)()
         if factor.requires_grad:
             add_to_cache(covariance, name, factor.detach())
+
+
+class _RowUpdate:
+    """A substitute for a model's prediction strategy while GPyTorch conditions the model.
+
+    Let ``K + noise = L L^T``, and let the matrix gain ``k`` rows ``[B, D]``. Then ``L`` gains the
+    rows ``[V^T, C]`` with ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``, which takes ``O(n^2 k)``.
+    GPyTorch's update uses explicit inverses. It takes ``O(n^3)`` and loses digits. With it, a
+    proposal after 1000 failed trials takes 6.6 times as long.
+    """
+
+    def __init__(self, strategy: DefaultPredictionStrategy) -> None:
+        self._strategy = strategy
+        # The extended factor, n x n, and (K + noise)^{-1} (y - m), n x 1. They remain None if
+        # GPyTorch's update is used.
+        self.factor: tuple[Tensor, Tensor] | None = None
+        self.train_prior_dist = strategy.train_prior_dist
+
+    def get_fantasy_strategy(
+        self,
+        inputs: list[Tensor],
+        targets: Tensor,
+        full_inputs: list[Tensor],
+        full_targets: Tensor,
+        full_output: MultivariateNormal,
+        **kwargs: Any,
+    ) -> DefaultPredictionStrategy:
+        """Return the strategy with more data; the arguments are as in GPyTorch."""
+        old = self._strategy
+        # The factor of K + noise, from the cache if it has been computed.
+        factor = old.lik_train_train_covar.root_decomposition().root
+        if (
+            full_targets.dim() != 1
+            or full_inputs[0].dim() != 2
+            or type(full_output) is not MultivariateNormal
+            or not isinstance(factor, TriangularLinearOperator)
+        ):
+            return old.get_fantasy_strategy(
+                inputs, targets, full_inputs, full_targets, full_output, **kwargs
+            )
+        # The first n rows of the prior are for the old points, the last rows for the new points.
+        n = old.num_train
+        covariance = full_output.lazy_covariance_matrix
+        prior = MultivariateNormal(full_output.mean[n:], covariance[n:, n:])
+        # A fixed-noise likelihood takes the noise of the new points from `kwargs`.
+        noisy = old.likelihood.get_fantasy_likelihood(**kwargs)
+        block = noisy(prior, inputs, **kwargs).covariance_matrix
+        root = _extended(factor.to_dense(), covariance[n:, :n].to_dense(), block)
+        new = DefaultPredictionStrategy(
+            train_inputs=full_inputs,
+            train_prior_dist=full_output,
+            train_labels=full_targets,
+            likelihood=noisy,
+            root=TriangularLinearOperator(root),
+        )
+        # GPyTorch would otherwise compute (K + noise)^-1 (y - mean) on first use.
+        weights = solved(root, (full_targets - full_output.mean).unsqueeze(-1))
+        self.factor = root, weights
+        add_to_cache(new, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
+        return new
+
+
+def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
+    """Return a lower factor ``L``, ``n x n``, with ``k`` more rows and columns.
+
+    ``cross``, ``k x n``, and ``block``, ``k x k``, are the covariances of the new points with the
+    old points and, including noise, with each other.
+    """
+    # D - V^T V is the posterior covariance of the new points. Jitter is added if rounding errors
+    # make it indefinite, for example at repeated points.
+    V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
+    n, size = len(L), len(L) + len(block)
+    root = L.new_zeros(size, size)
+    root[:n, :n], root[n:, :n], root[n:, n:] = L, V.mT, psd_safe_cholesky(block - V.mT @ V)
+    return root
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
@@ -185,7 +263,7 @@ def hallucinated(model: Any, X: Tensor) -> Model:
     return with_observations(model, X, model.posterior(X).mean)
 
 
-def learns_in_context(model: Any) -> bool:
+def learns_in_context(model: object) -> bool:
     """Whether each prediction takes the data as context, as in botorch_community's PFN models."""
     return all(hasattr(model, name) for name in ("pfn", "train_X", "train_Y"))
 

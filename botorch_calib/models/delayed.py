@@ -54,9 +54,8 @@ class CensoredDelayModel(Surrogate):
     ignored.
 
     **Values that never arrive.** A query that expires, after the ledger's ``max_wait``, remains
-    censored. The mean then estimates ``c + rho (f - c)`` instead of ``f``, where ``c`` is the
-    ``censor_value`` and ``rho`` is the probability that a value arrives in time ([Verma2022]_,
-    Theorem 1). `rescaling` corrects this. Hallucination ignores expired queries.
+    censored, which biases the mean; `rescaling` corrects this. Hallucination ignores expired
+    queries.
 
     The hyperparameters and transforms of ``model`` are used. ``model`` is not modified, except that
     `observe` updates the calibrator of a `CalibratedModel`. A `CalibratedModel` can wrap a
@@ -150,8 +149,9 @@ class CensoredDelayModel(Surrogate):
     def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
         """Return a ``posterior_transform`` that removes the bias due to values that never arrive.
 
-        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma``, with the ``nu`` of
-        `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of
+        Let ``c`` be the ``censor_value``, and let ``rho`` be the probability that a value arrives
+        in time. By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma``, with the ``nu``
+        of `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of
         ``c + (mu - c) / rho``. The transform divides ``mu - c`` and the standard deviation by
         ``rho``. It changes predictions and expected improvement, but not the points that upper
         confidence bounds and Thompson sampling choose.
@@ -162,7 +162,7 @@ class CensoredDelayModel(Surrogate):
         ``c``.
 
         Args:
-            arrival_probability: The probability ``rho``, in (0, 1], such as the estimate by
+            arrival_probability: ``rho``, in (0, 1], such as the estimate by
                 ``FeedbackLedger.arrival_probability``.
 
         Raises:
@@ -178,12 +178,11 @@ class CensoredDelayModel(Surrogate):
             raise UnsupportedError(
                 "Only a model with imputation='censor' and a `censor_value` can be rescaled."
             )
-        gp = self.model
-        if not has_affine_outcomes(gp):
+        if not has_affine_outcomes(self.model):
             raise UnsupportedError(
-                f"The outcome transform {transform_name(gp)} is not affine, and the mean shrinks "
-                "in the space of the targets: apply it to the observations and `censor_value` "
-                "beforehand, and let the model have Standardize or no transform."
+                f"The outcome transform {transform_name(self.model)} is not affine, and the mean "
+                "shrinks in the space of the targets: apply it to the observations and "
+                "`censor_value` beforehand, and let the model have Standardize or no transform."
             )
         rho = check_positive("arrival_probability", arrival_probability)
         if rho > 1.0:
@@ -234,10 +233,7 @@ class CensoredDelayModel(Surrogate):
 
 
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
-    """Return the queries ``n x d`` of a ledger whose missing values are imputed.
-
-    Expired queries are censored, as in the paper, but not hallucinated.
-    """
+    """Return queries ``n x d`` to impute; expired queries are censored, but not hallucinated."""
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 
 
@@ -266,17 +262,14 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
 
 
 def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """Return a copy of a model with only some ``rows`` of its training inputs ``X``.
-
-    Its transforms do not change.
-    """
+    """Return a copy of a model with only some ``rows`` of its training inputs ``X``."""
     if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
         raise UnsupportedError(
             "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "
             f"output, got {type(model).__name__}. To calibrate, wrap the CensoredDelayModel: a "
             "calibrator must not see censored values."
         )
-    twin: Any = deepcopy(model)
+    twin = deepcopy(model)
     twin.train()  # in training mode `train_inputs` are the raw inputs
     (inputs,) = twin.train_inputs
     if inputs.shape != X.shape or not torch.equal(inputs, X.to(inputs)):

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 Array = NDArray[np.float64]
 
 # Loss in place of NaN: line searches recover from a large loss, but not from NaN.
-NONE = 1e10
+LARGE_LOSS = 1e10
 
 
 def fit_in_logarithms(
@@ -101,7 +101,7 @@ def fit_in_logarithms(
         values[gave_up], _ = in_logarithms(x[gave_up], [*np.flatnonzero(gave_up)])
     best, runtime = values.argmin(), time.monotonic() - begun
     result = results[best]
-    if values[best] >= NONE:
+    if values[best] >= LARGE_LOSS:
         raise NotPSDError("No start has a likelihood.")
     x[:] = np.exp(x[best], out=x[best].copy(), where=positive)
     losses.state = x
@@ -110,7 +110,7 @@ def fit_in_logarithms(
         # `fit_gpytorch_mll` recognises this text, issues the warning, and accepts the fit.
         warning = f"Optimization timed out after {runtime:.3g} seconds."
         warnings.warn(warning, OptimizationWarning, stacklevel=2)
-    elif (gave_up | (values >= NONE)).all():  # otherwise at least one search did not fail
+    elif (gave_up | (values >= LARGE_LOSS)).all():  # otherwise at least one search did not fail
         status = OptimizationStatus.FAILURE
         warnings.warn(f"The fit failed: {result.message}.", OptimizationWarning, stacklevel=2)
     return OptimizationResult(result.nit, float(values[best]), status, runtime, result.message)
@@ -121,7 +121,7 @@ def _losses_at(
 ) -> tuple[Array, Array]:
     """Return losses and gradients of some ``starts``, each at its row of parameters.
 
-    If a loss cannot be computed, it is `NONE`, and its gradient is 0.
+    If a loss cannot be computed, it is `LARGE_LOSS`, and its gradient is 0.
     """
     everywhere = np.repeat(rows[:1], losses.batch_size, axis=0)
     everywhere[starts] = rows
@@ -135,5 +135,5 @@ def _losses_at(
         alone = [_losses_at(losses, rows[[i]], [start]) for i, start in enumerate(starts)]
         values, gradients = (np.concatenate(each) for each in zip(*alone, strict=True))
     elif failed.any():
-        values, gradients = np.full(1, NONE), np.zeros_like(rows)
+        values, gradients = np.full(1, LARGE_LOSS), np.zeros_like(rows)
     return values, gradients

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -27,12 +26,12 @@ _MOST_DEVIATIONS = 4.0
 # `_LONGEST` limits the change of ``g`` in a step. At a change below `_SHORTEST` the search stops.
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # A model is refused if multiplying all lengthscales by ``exp(_SHORTER)`` raises its log likelihood
-# by more than `_GAIN`. (`sharpened` makes this correction from a gain of 7.3 on.)
+# by more than `_GAIN`. (`sharpened` makes this correction if the gain exceeds 7.3.)
 _SHORTER, _GAIN = -0.9, 8.0
 
 
 @torch.no_grad()
-def with_learned_spread(model: Any) -> Any:
+def with_learned_spread(model: ExactGP) -> ExactGP:
     r"""Return a copy of a Gaussian process with input-dependent noise, learned from its data.
 
     The noise variance is ``sigma^2 exp g(x)``, where ``sigma^2`` is the process's noise variance.
@@ -60,9 +59,8 @@ def with_learned_spread(model: Any) -> Any:
         UnsupportedError: If the model is not supported, or if it is too smooth, so that the learned
             noise would compensate for its errors. A model is too smooth if 0.41 times its
             lengthscales make the data ``e^8`` times as likely, with the learned noise in both
-            cases. In a two-dimensional test with lengthscales three times too long, 7, 73 and 98 %
-            of 200 models were refused at 20, 40 and 80 data points, respectively. With correct
-            lengthscales, none of 2,400 models was refused.
+            cases. Of models with lengthscales three times too long, 7, 73 and 98 % were refused at
+            20, 40 and 80 data points. None of 2,400 models with correct lengthscales was refused.
 
     Example:
         >>> spread = with_learned_spread(gp)
@@ -77,7 +75,7 @@ def with_learned_spread(model: Any) -> Any:
             f"{type(likelihood).__name__}."
         )
     prior = training_prior(model, torch.double)
-    twin: Any = with_own_hyperparameters(model)
+    twin = with_own_hyperparameters(model)
     twin.prediction_strategy = None  # it was computed with the old noise
     level = twin.likelihood.noise_covar
     level = level.level if isinstance(level, SpreadNoise) else level
@@ -148,7 +146,7 @@ def _posterior_modes(
     return a, density(a, g) - 0.5 * log_determinant
 
 
-def _check_lengthscales(model: Any) -> None:
+def _check_lengthscales(model: ExactGP) -> None:
     """Raise ``UnsupportedError`` if shorter lengthscales are much more likely, given the data.
 
     Each likelihood is the maximum over factors of the noise variance.

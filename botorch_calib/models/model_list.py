@@ -15,8 +15,7 @@ from botorch.models.model import Model, ModelList
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.posteriors import Posterior
 from botorch.posteriors.ensemble import EnsemblePosterior
-from botorch.sampling.base import MCSampler
-from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling import ListSampler, MCSampler
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
@@ -269,7 +268,7 @@ class CalibratedModelList(ModelList):
         return inputs
 
 
-def _check_member(model: Any) -> None:
+def _check_member(model: Model) -> None:
     name = type(check_model(model)).__name__
     if isinstance(model, ModelList) or model.num_outputs != 1:
         raise UnsupportedError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import InputDataError, UnsupportedError
@@ -87,7 +85,7 @@ class NoisyEnsemble(Model):
         """The ensemble's batch shape, which is empty, as it excludes the dimension of members."""
         return torch.Size()
 
-    def transform_inputs(self, X: Tensor, input_transform: Any = None) -> Tensor:
+    def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
         return self.model.transform_inputs(X, input_transform)
 
     def posterior(  # type: ignore[override]

@@ -40,8 +40,7 @@ def has_affine_outcomes(model: object) -> bool:
 class InverseTransform(OutcomeMap):
     """The inverse of a model's outcome transform: a map from targets (in eval mode) to outcomes.
 
-    If the transform depends on inputs, the map is for the points ``X``, ``batch_shape x q x d``,
-    with all columns of the model (default: the training inputs).
+    For the points ``X`` see `outcome_map_of`.
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -96,9 +95,8 @@ class InverseTransform(OutcomeMap):
 def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     """Return the inverse of a process's outcome transform: a map from targets to outcomes.
 
-    It is an `Affine` for affine transforms, and an `InverseTransform` for others. If the transform
-    depends on inputs, the map is for the points ``X``, ``... x d``, with all columns of the process
-    (default: the training inputs).
+    If the transform depends on inputs, the map is for the points ``X``, ``batch_shape x q x d``,
+    with all columns of the process (default: the training inputs).
     """
     transform = outcome_transform_of(process)
     if transform is None:
@@ -117,7 +115,7 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     return Affine(squares.double().sqrt(), offset.double())
 
 
-def _not_affine(process: Any) -> UnsupportedError:
+def _not_affine(process: object) -> UnsupportedError:
     return UnsupportedError(
         f"{type(process).__name__} has the outcome transform {transform_name(process)}, which "
         "declares itself affine (`_is_linear`) but is not: correct the declaration."
@@ -127,10 +125,8 @@ def _not_affine(process: Any) -> UnsupportedError:
 def unit_of_targets(process: Any) -> Tensor:
     """Return the scale factor from training targets to outcomes, ``1 x 1``.
 
-    It is ``n x 1`` if the outcome transform depends on inputs.
-
-    Raises:
-        UnsupportedError: If the outcome transform is not affine.
+    It is ``n x 1`` if the outcome transform depends on inputs. If the transform is not affine,
+    ``UnsupportedError`` is raised.
     """
     outcome_map = outcome_map_of(process)
     if not isinstance(outcome_map, Affine):
@@ -142,12 +138,13 @@ def unit_of_targets(process: Any) -> Tensor:
     return outcome_map.scaled(process.train_targets.new_ones(1, 1)).detach()
 
 
-def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
-    """Return the targets of observations ``n x 1``; ``name`` is their name in errors.
+def check_takes(model: object, X: Tensor, Y: Tensor, name: str = "Y") -> None:
+    """Raise ``InputDataError`` if an outcome is outside the domain of the outcome transform.
 
-    Raises:
-        InputDataError: If a value is outside the domain of the outcome transform.
+    The outcomes are ``n x 1``, and ``name`` is their name in the error.
     """
+    if has_affine_outcomes(model):
+        return
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]
@@ -156,25 +153,18 @@ def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
             f"{transform_name(model)} of this {type(model).__name__}: use values in its domain, or "
             "another transform, such as Bilog, which accepts all numbers."
         )
-    return targets
-
-
-def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
-    """Raise ``InputDataError`` if a value is outside the domain of the outcome transform."""
-    if not has_affine_outcomes(model):
-        targets_of(model, X, Y, name)
 
 
 def raw_train_targets(model: Any) -> Tensor:
     """Return the training outcomes of a single-output model, ``n x 1``, before any transform."""
-    targets: Tensor = model.train_targets.unsqueeze(-1)
+    targets = model.train_targets.unsqueeze(-1)
     is_plain = outcome_transform_of(model) is None
     return targets if is_plain else InverseTransform(model).outcome(targets)
 
 
-def transform_name(model: Any) -> str:
+def transform_name(model: object) -> str:
     """The names of the parts of a model's outcome transform."""
-    return " and ".join(type(part).__name__ for part in _parts_of(model.outcome_transform))
+    return " and ".join(type(part).__name__ for part in _parts_of(outcome_transform_of(model)))
 
 
 @torch.no_grad()
@@ -234,8 +224,7 @@ def _forward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(part.power)
         Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would make negative outcomes positive
-    value: Tensor = part(Y, **inputs)[0]
-    return value
+    return part(Y, **inputs)[0]
 
 
 def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -244,8 +233,7 @@ def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(1.0 / part.power)
         Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # slopes at zero would be NaN
-    value: Tensor = part.untransform(Y, **inputs)[0]
-    return value
+    return part.untransform(Y, **inputs)[0]
 
 
 def _is_odd(power: float) -> bool:

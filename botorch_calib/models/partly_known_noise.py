@@ -48,8 +48,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         if unknown is None:
             unknown = get_gaussian_likelihood_with_lognormal_prior(batch_shape=noise.shape[:-1])
         # The constructor above has raised given variances to GPyTorch's minimum.
-        given: Any = self.noise_covar
-        self.noise_covar: Any = _PartlyKnownNoise(given.noise, unknown.noise_covar)
+        self.noise_covar: Any = _PartlyKnownNoise(self.noise_covar.noise, unknown.noise_covar)
         self.to(noise)
 
     @property
@@ -60,7 +59,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
 
     def get_fantasy_likelihood(self, **kwargs: Any) -> PartlyKnownNoiseLikelihood:
         """Return the likelihood with additional rows, whose variances ``noise`` may be NaN."""
-        likelihood: Any = super().get_fantasy_likelihood(**kwargs)
+        likelihood = super().get_fantasy_likelihood(**kwargs)
         learned = deepcopy(self.noise_covar.unknown)
         likelihood.noise_covar = _PartlyKnownNoise(likelihood.noise_covar.noise, learned)
         return likelihood
@@ -179,5 +178,4 @@ class PartlyKnownNoiseGP(SingleTaskGP):
                 )
         if noise is not None:
             kwargs["noise"] = noise
-        conditioned: Model = super().condition_on_observations(X, Y, **kwargs)
-        return conditioned
+        return super().condition_on_observations(X, Y, **kwargs)

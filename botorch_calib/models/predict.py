@@ -3,23 +3,12 @@ r"""`predict` returns a model's prediction; `history` returns its past predictio
 This is the only module in which the prediction depends on the kind of model. Predictions are in the
 space of the targets, before the inverse of the outcome transform is applied; see `Prediction`.
 
-*Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates points
-``batch_shape x 1 x d`` as a batch of joint posteriors of one point each. Here all points are rows
-of one matrix. ``K + noise = L L^T`` is factorised once, and
-
-    ``k = k(X_train, x)``, ``w = L^{-1} k``,
-    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
-
-A joint posterior has the covariances of all pairs of its points; otherwise only variances are
-computed. The model's own modules evaluate mean, kernel and input transform. The kernel must support
-rectangular matrices and diagonals, as kernels for mixed and multi-task inputs, learned warps and
-most custom kernels do. Triangular solves, instead of an inverse, preserve the digits of small
-variances.
-
-``model.posterior`` is used in all other cases: for variational models, kernels with their own
-prediction strategy, one-to-many input transforms, and data that require gradients, such as
-fantasies made without ``torch.no_grad``. It is also used for joint posteriors of batches of models,
-and at so many points that GPyTorch evaluates the covariance matrix lazily.
+An exact Gaussian process predicts with a cached `Factor`. BoTorch evaluates points
+``batch_shape x 1 x d`` as a batch of joint posteriors of one point each; here all points are rows
+of one matrix. ``model.posterior`` is used in all other cases: for variational models, kernels with
+their own prediction strategy, one-to-many input transforms, and data that require gradients, such
+as fantasies made without ``torch.no_grad``. It is also used for joint posteriors of batches of
+models, and at so many points that GPyTorch evaluates the covariance matrix lazily.
 
 Evaluate a model once before several threads share it: the first evaluation sets evaluation mode and
 GPyTorch's caches, without a lock.
@@ -50,9 +39,11 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import LinearOperator
 from torch import Size, Tensor
 
+from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
 from botorch_calib.models.conditioning import learns_in_context, with_context
+from botorch_calib.models.known_data import train_data
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import (
@@ -63,14 +54,12 @@ from botorch_calib.models.process import (
     learned_noise,
     likelihood_of,
     noise_at,
-    raw_train_inputs,
-    ready_at,
     states_cdf_alone,
     with_task_feature,
 )
 from botorch_calib.models.requirements import is_to_be_fitted, scalar_affine
 from botorch_calib.models.residuals import forecast_history
-from botorch_calib.models.wrapper import Slots, WrapperModel
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_scores
 from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
@@ -79,15 +68,25 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
 _FARTHEST = 38.0
 
 
-def slots_of(model: Any, pending: bool = False) -> Slots:
-    """Return the slots of a surrogate or a plain model; see `WrapperModel.slots`."""
-    if isinstance(model, WrapperModel):
-        return model.slots(pending)
-    return Slots(model, None, True, "noise")
+class Slots(NamedTuple):
+    """The parts of a model; a plain model has only a process."""
+
+    process: Any  # a BoTorch model
+    calibrator: Calibrator | None
+    objective: bool  # whether posteriors predict the objective instead of observations
+    excess: str
+
+
+def slots_of(model: object, pending: bool = False) -> Slots:
+    """Return a model's parts; with ``pending`` the process is conditioned on pending points."""
+    if not isinstance(model, WrapperModel):
+        return Slots(model, None, True, "noise")
+    process = model.gaussian_model if pending else model.model
+    return Slots(process, model.calibrator, model.denoise, model.excess)
 
 
 def predict(
-    model: Any,
+    model: object,
     X: Tensor,
     *,
     observed: bool = False,
@@ -98,8 +97,7 @@ def predict(
 ) -> CalibratedPosterior:
     """Return a model's posterior at ``X``, ``batch_shape x q x d``, which is joint if ``q > 1``.
 
-    The posterior is differentiable in ``X`` as often as the kernel is. It is not differentiable in
-    hyperparameters and data, which is BoTorch's default as well.
+    As in BoTorch, it is differentiable in ``X``, but not in hyperparameters and data.
 
     Args:
         model: A wrapped model, or any BoTorch model that a `CalibratedModel` accepts.
@@ -107,8 +105,8 @@ def predict(
         observed: Whether to ignore pending points, as scores and constraints do.
         objective: Whether to predict the objective or observations (default: the model's setting).
         noise: Noise variance of observations in the space of the targets (default: the model's).
-        baseline: Points ``r x d``. The posterior then contains the objective's covariance with
-            them. Computations that depend on the baseline only are cached for each tensor.
+        baseline: Points ``r x d``, whose covariance with the objective the posterior then contains.
+            Computations that depend on the baseline only are cached for each tensor.
         sole_values: The subject of the error that is raised if the input transform turns a point
             into several (default: no error).
 
@@ -145,12 +143,10 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 
 @contextmanager
-def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
-    """Context in which errors due to a wrong width or precision of ``X`` are explained.
-
-    GPyTorch's errors mention internal sizes and precisions. A check in advance would slow every
-    call, and refuse inputs in single precision that a model in double precision can use.
-    """
+def _naming_misfits(process: object, X: Tensor) -> Iterator[None]:
+    """Context in which errors due to a wrong width or precision of ``X`` are explained."""
+    # A check in advance would slow every call, and refuse inputs in single precision that a model
+    # in double precision can use.
     try:
         yield
     except (RuntimeError, IndexError, BotorchTensorDimensionError):
@@ -174,17 +170,18 @@ def _uncalibrated(
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
     """Return the posterior of a process, without calibration."""
-    X, members, cdf_alone = ready_at(process, X)
-    if cdf_alone:
+    if process.training:  # in training mode an input transform would learn from `X`
+        process.eval()
+    X, members = with_task_feature(process, X), has_members(process)
+    if not members and states_cdf_alone(process):
         return _of_distribution(process, X, objective, noise)
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
-    if noise is not None and members and noise.dim() == X.dim() > 2:
-        noise = noise.unsqueeze(MEMBER_DIM)
-    elif noise is None and needs_noise:
+    if noise is not None:
+        noise = noise.unsqueeze(MEMBER_DIM) if members and noise.dim() == X.dim() > 2 else noise
+    elif needs_noise:
         noise = noise_at(process, X, targets.inputs)
-    if noise is None and needs_noise:
-        noise = _added_noise(process, X, targets)
+        noise = _added_noise(process, X, targets) if noise is None else noise
     if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
     return CalibratedPosterior.of_targets(
@@ -205,7 +202,7 @@ def _uncalibrated(
 def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
-    """Return the posterior of a process that has only a cdf: a map of a standard normal."""
+    """Return the posterior of a process with a cdf alone, as a map of standard normal variables."""
     posterior = process.posterior(X) if objective else _posterior_of_observations(process, X)
     if isinstance(posterior, CalibratedPosterior):  # from a user's model
         is_objective = objective and posterior.objective
@@ -234,7 +231,7 @@ def _posterior_of_observations(process: Any, X: Tensor) -> Any:
     return process.posterior(X)
 
 
-def observations_only(process: Any) -> UnsupportedError:
+def observations_only(process: object) -> UnsupportedError:
     """Return the error for a process that predicts only observations, not the objective."""
     return UnsupportedError(
         f"A {type(process).__name__} predicts observations only, not the objective without noise: "
@@ -282,11 +279,7 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
 def moments_by_factor(
     process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
 ) -> Targets | None:
-    """Return moments at ``X`` by the cached Cholesky factor; None if not supported.
-
-    ``X`` has all columns. With ``members`` the process is an ensemble, whose members are the last
-    dimension of ``batch_shape``.
-    """
+    """Return moments at ``X``, which has all columns, by the cached factor; None if unsupported."""
     is_joint = X.shape[-2] > 1 or baseline is not None
     if not X.numel() or not may_serve(process, members) or (is_joint and members):
         return None
@@ -348,7 +341,7 @@ def _points_first(values: Tensor, lead: Size) -> Tensor:
     return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
-def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
+def _added_noise(process: object, X: Tensor, targets: Targets) -> Tensor:
     """Return the noise variance of new observations, by evaluating the posterior with noise."""
     if not has_members(process):  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
@@ -410,7 +403,7 @@ def process_posterior(
         return posterior if posterior_transform is None else posterior_transform(posterior, X=X)
 
 
-def _undoubled_noise(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+def _undoubled_noise(process: object, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     """Return ``noise``, or half of it if BoTorch would add it as given and as learned noise."""
     if noise is False or learned_noise(process) is None:
         return noise
@@ -426,7 +419,7 @@ def mean_and_deviation(
     ``model`` is any model with one output whose posterior has a mean and a variance.
     """
     if not isinstance(model, (WrapperModel, GPyTorchModel)):
-        posterior: Any = model.posterior(X, posterior_transform=posterior_transform)
+        posterior = model.posterior(X, posterior_transform=posterior_transform)
         return posterior.mean, posterior.variance.clamp_min(MIN_VARIANCE).sqrt()
     prediction = predict(model, X)
     if posterior_transform is not None:
@@ -515,24 +508,20 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     inputs, z, deviations = forecast_history(process, residuals, members)
     own = in_output_task(process, inputs).nonzero().squeeze(-1)
     own = own[_checked_num(num_initial, len(own)) :]
-    raw = raw_train_inputs(process)
-    assert raw is not None
-    raw = raw[(0,) * (raw.dim() - 2)][own].detach()
+    raw, outcomes = (values[own].detach() for values in train_data(process))
     z, deviations, targets = (v[..., own] for v in (z, deviations, process.train_targets))
     mean = (targets - deviations * z).unsqueeze(-1)
     moments = Targets(mean, deviations.square().unsqueeze(-1), inputs[own])
     outcome_map = outcome_map_of(process, raw)
     if members:
         moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
-    about = moments.mean, moments.variance, None, inputs[own], outcome_map
+    about = moments.mean, moments.variance, None, moments.inputs, outcome_map
     prediction = CalibratedPosterior.of_targets(*about, objective=False, members=members)
-    first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
-    outcomes = outcome_map.outcome(first.double()).to(first)
     scores = score_of_members(z) if members else z
-    return PastPredictions(inputs[own], scores, raw, outcomes, prediction)
+    return PastPredictions(moments.inputs, scores, raw, outcomes, prediction)
 
 
-def _checked_num(num: Any, num_observations: int) -> int:
+def _checked_num(num: int, num_observations: int) -> int:
     if not (isinstance(num, Integral) and 0 <= int(num) <= num_observations):
         raise InputDataError(
             "`num_initial` must be an integer between 0 and the number of observations "
@@ -558,7 +547,6 @@ def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastP
     for i in range(1, len(X)):
         earlier = with_context(process, X[:i], Y[:i])
         z[i - 1 : i] = scores_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
-    start = _checked_num(num_initial, len(z))
-    kept = (each[1 + start :] for each in (process.transform_inputs(X).detach(), X, Y))
-    inputs, raw, outcomes = kept
+    start, inputs = _checked_num(num_initial, len(z)), process.transform_inputs(X).detach()
+    inputs, raw, outcomes = (each[1 + start :] for each in (inputs, X, Y))
     return PastPredictions(inputs, z[start:], raw, outcomes, None)

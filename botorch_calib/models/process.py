@@ -18,7 +18,7 @@ from botorch.models.model import Model, ModelList
 from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.models.utils import fantasize
 from botorch.utils.transforms import is_ensemble
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
 from gpytorch.models import GP, ExactGP
 from torch import Size, Tensor
 
@@ -60,7 +60,7 @@ def likelihood_of(model: object) -> Any:
     return getattr(model, "likelihood", None)
 
 
-def with_own_hyperparameters(gp: Any) -> Any:
+def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
     """Return a copy of a process that shares data and caches, but not hyperparameters."""
     twin = copy(gp)
     hyperparameters = ("_parameters", "_buffers", "_modules")  # the contents of a module
@@ -77,7 +77,7 @@ def raw_train_inputs(model: object) -> Tensor | None:
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
         return None
     # In eval mode BoTorch replaces `train_inputs` by transformed inputs, and stores the originals.
-    original: Tensor | None = getattr(model, "_original_train_inputs", None)
+    original = getattr(model, "_original_train_inputs", None)
     if original is not None and getattr(model, "_has_transformed_inputs", False):
         return original
     return inputs[0]
@@ -117,19 +117,7 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
-    task: Tensor = X[:, model._task_feature].round().long()
-    return task == model._output_tasks[0]
-
-
-def ready_at(process: Any, X: Tensor) -> tuple[Tensor, bool, bool]:
-    """Put a process in `eval` mode to evaluate points ``X``.
-
-    Returns ``X`` with all columns, whether the process has members, and whether it has only a cdf.
-    """
-    if process.training:  # in training mode an input transform would learn from `X`
-        process.eval()
-    members = has_members(process)
-    return with_task_feature(process, X), members, not members and states_cdf_alone(process)
+    return X[:, model._task_feature].round().long() == model._output_tasks[0]
 
 
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
@@ -175,10 +163,11 @@ def batch_of_models(model: Any) -> Size:
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Validate observations ``n x d``, ``n x 1``; return them on the model's device, with its task.
+    """Validate observations, ``n x d`` and ``n x 1``; return them on the model's device.
 
-    For an exact GP they are converted to its precision. Other models may compute in higher
-    precision than their parameters have, so data in double precision are not converted.
+    For a multi-task model the task column is added if it is missing. For an exact GP, data are
+    converted to its precision. Other models may compute in higher precision than their parameters
+    have, so data in double precision are not converted.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
@@ -228,12 +217,12 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
     return constant_noise(process.likelihood)
 
 
-def constant_noise(likelihood: Any) -> Tensor | None:
+def constant_noise(likelihood: Likelihood) -> Tensor | None:
     """Noise variance of new observations, ``batch_shape x 1 x 1``; None if it is not constant."""
     if type(likelihood) is GaussianLikelihood:
         return likelihood.noise.unsqueeze(-1)
     if type(likelihood) is SparseOutlierGaussianLikelihood:
-        noise: Tensor = likelihood.noise_covar.base_noise.noise
+        noise = likelihood.noise_covar.base_noise.noise
     elif isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise = likelihood.noise
     else:

@@ -127,8 +127,7 @@ def radial_between(
     a scalar. They are differentiable in points as often as the kernel is, but not in
     hyperparameters. The result is None if the kernel is not radial.
     """
-    kernel: Any = own.kernel
-    base: Any = base_kernel(kernel)
+    kernel, base = own.kernel, base_kernel(own.kernel)
     profile = radial_profile(base)
     is_usual = not own.params and not own.last_dim_is_batch
     # If the numbers of columns differ, the kernel itself raises an error.
@@ -141,7 +140,7 @@ def radial_between(
     if type(base) is RBFKernel:
         x1, x2, unit = x1 / unit, x2 / unit, 1.0
     center, scale = x1.detach().mean(dim=-2, keepdim=True), profile.factor**0.5 / unit
-    values: Tensor = _Between.apply((x1 - center) * scale, (x2 - center) * scale, profile)
+    values = _Between.apply((x1 - center) * scale, (x2 - center) * scale, profile)
     if base is kernel:
         return values, 1.0
     variance = kernel.outputscale.detach()

@@ -34,15 +34,12 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     name = type(model).__name__
     is_list = isinstance(model, ModelList)
     if is_list or model.num_outputs != 1:
+        found = "is a list of models" if is_list else f"has {model.num_outputs} outputs"
         independent = is_list or isinstance(model, BatchedMultiOutputGPyTorchModel)
         is_done = independent and wrapper == "CalibratedModel"
         raise UnsupportedError(
-            (
-                f"A {name} is a list of models"
-                if is_list
-                else f"{name} has {model.num_outputs} outputs"
-            )
-            + f": use one {wrapper} per outcome in a CalibratedModelList, {one_outcome_of(model)}"
+            f"{'A ' if is_list else ''}{name} {found}: use one {wrapper} per outcome in a "
+            f"CalibratedModelList, {one_outcome_of(model)}"
             + (", as `CalibratedModelList.from_history` does." if is_done else ".")
         )
     if not isinstance(likelihood_of(model), _GaussianLikelihoodBase):
@@ -84,7 +81,7 @@ def check_process(model: Model) -> None:
     check_increasing(model)
 
 
-def _check_ensemble(model: Any) -> None:
+def _check_ensemble(model: Model) -> None:
     name = type(model).__name__
     if model.num_outputs != 1:
         raise UnsupportedError(
@@ -139,8 +136,8 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
     )
 
 
-def check_same_width(model: Any, other: Any) -> None:
-    """Raise unless two models have inputs of the same width; in errors, `model` is ``other``."""
+def check_same_width(model: object, other: object) -> None:
+    """Raise unless two models have inputs of the same width; errors call ``other`` `model`."""
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(
@@ -149,7 +146,7 @@ def check_same_width(model: Any, other: Any) -> None:
         )
 
 
-def check_fantasizes(model: Any, subject: str) -> None:
+def check_fantasizes(model: object, subject: str) -> None:
     """Raise ``UnsupportedError`` unless a model can be conditioned on fantasies."""
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(

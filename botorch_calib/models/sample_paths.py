@@ -57,10 +57,11 @@ class CalibratedPath(SamplePath):
         # Users' samplers may return other paths.
         is_linear = all(type(p) is GeneralizedLinearPath for p in paths.values())
         self._share_features = is_linear and not self._batch
-        for name, part in paths.items() if self._share_features else ():
-            paths[name] = _PathsOfSameFeatures(
-                part.feature_map, part.weight, part.bias_module, part.input_transform
-            )
+        if self._share_features:
+            for name, part in paths.items():
+                paths[name] = _PathsOfSameFeatures(
+                    part.feature_map, part.weight, part.bias_module, part.input_transform
+                )
 
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
@@ -94,8 +95,7 @@ class CalibratedPath(SamplePath):
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
         if self._share_features:
-            values: Tensor = self.paths(X)
-            return values.movedim(-1, 0)
+            return self.paths(X).movedim(-1, 0)
         # Without a t-batch one matrix product evaluates all paths. Otherwise add a dimension, which
         # broadcasts over the paths.
         num = len(self._batch)
@@ -113,11 +113,11 @@ class _PathsOfSameFeatures(GeneralizedLinearPath):
     """
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
-        values: Tensor = self.feature_map(x, **kwargs) @ self.weight.mT
+        values = self.feature_map(x, **kwargs) @ self.weight.mT
         return values if self.bias_module is None else values + self.bias_module(x).unsqueeze(-1)
 
 
-def process_of_paths(model: Any, otherwise: str) -> Any:
+def process_of_paths(model: object, otherwise: str) -> ExactGP:
     """Return the exact Gaussian process from which a model's paths are drawn, in evaluation mode.
 
     If a model has no such process, ``UnsupportedError`` names ``otherwise`` as a remedy.
@@ -148,17 +148,15 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     if model.calibrator is None:
         gp = model.gaussian_model
         gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
-        path: SamplePath = DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
-        return path
+        return DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     X = raw_train_inputs(observed_process(model))
     assert X is not None
     # Evaluate the model once: errors and warnings occur before a search, and the factor is cached.
     with torch.no_grad():
         model.posterior(X[..., :1, :])
-    gp = with_own_hyperparameters(gp)
     # Copy process and calibrator, since `observe` changes both of them.
-    calibrator = deepcopy(model.calibrator)
+    gp, calibrator = with_own_hyperparameters(gp), deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
     return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
 
@@ -176,5 +174,4 @@ def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) 
         (points,) = get_train_inputs(gp, transformed=True)
         arguments["noise_covariance"] = likelihood.noise_covar(points)
     usual = GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)
-    path: SamplePath = usual(gp, likelihood, **arguments)
-    return path
+    return usual(gp, likelihood, **arguments)

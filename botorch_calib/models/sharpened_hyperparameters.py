@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -12,6 +11,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise, HomoskedasticNoise
 from gpytorch.models import ExactGP
 from torch import Tensor
+from torch.nn import Module
 
 from botorch_calib._validation import check_nonnegative, check_positive
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
@@ -32,11 +32,11 @@ EVIDENCE = 5.0
 
 @torch.no_grad()
 def sharpened(
-    model: Any,
+    model: ExactGP,
     noise_width: float = NOISE_WIDTH,
     lengthscale_width: float = LENGTHSCALE_WIDTH,
     evidence: float = EVIDENCE,
-) -> Any:
+) -> ExactGP:
     r"""Return a copy of a model, with hyperparameters corrected if the data contradict them.
 
     This is for *given* hyperparameters, such as the hyperparameters of another task, or noise that
@@ -78,7 +78,7 @@ def sharpened(
     noise_width = check_positive("noise_width", noise_width)
     lengthscale_width = check_positive("lengthscale_width", lengthscale_width)
     evidence = check_nonnegative("evidence", evidence)
-    twin: Any = with_own_hyperparameters(model)
+    twin = with_own_hyperparameters(model)
     twin.prediction_strategy = None  # it was computed with the old hyperparameters
     set_lengthscales = scaled_lengthscales(twin)
     costs = []
@@ -99,7 +99,7 @@ def _penalty(t: Tensor, width: float, evidence: float) -> Tensor:
     return (t / width).square().log1p() + evidence * (t != 0.0)
 
 
-def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
+def scaled_lengthscales(model: ExactGP) -> Callable[[Tensor], None]:
     """Return a function of ``t`` that sets lengthscales to ``exp(t)`` times their given values."""
     kernels = [
         part for part in model.modules() if isinstance(part, Kernel) and part.has_lengthscale
@@ -113,7 +113,7 @@ def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
     return scale
 
 
-def costs_by_noise(model: Any) -> Tensor:
+def costs_by_noise(model: ExactGP) -> Tensor:
     """Negative log likelihood of the data for each of `_NOISES`, up to a constant.
 
     With noise variances ``D`` and a factor ``a``, ``K + a D = D^{1/2} (Q Lambda Q^T + a I)
@@ -127,7 +127,7 @@ def costs_by_noise(model: Any) -> Tensor:
     return 0.5 * (squares / variances + variances.log()).sum(dim=-1).cpu()
 
 
-def _set(part: Any, name: str, value: Tensor, t: Tensor) -> None:
+def _set(part: Module, name: str, value: Tensor, t: Tensor) -> None:
     """Set a hyperparameter to ``value exp(t)``, clamped to its constraint."""
     value = value * t.exp().to(value)
     constraint = getattr(part, f"raw_{name}_constraint", None)

@@ -94,5 +94,4 @@ class LearnedSpreadLikelihood(_GaussianLikelihoodBase):
 
     def variances(self, inputs: Tensor) -> Tensor:
         """Noise variances ``... x q`` at transformed inputs ``... x q x d``."""
-        noise: Tensor = self.noise_covar(inputs).diagonal(dim1=-1, dim2=-2)
-        return noise
+        return self.noise_covar(inputs).diagonal(dim1=-1, dim2=-2)

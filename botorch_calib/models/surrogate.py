@@ -1,8 +1,4 @@
-"""`Surrogate`: a model that consists of a process, pending points and a calibrator.
-
-The subclass `CalibratedModel` sets the calibrator, and `CensoredDelayModel` the pending points. If
-their argument is a surrogate, they copy its other parts, so they can be combined in either order.
-"""
+"""`Surrogate`: a model that consists of a process, pending points and a calibrator."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ from botorch_calib.models.process import (
     with_task_feature,
 )
 from botorch_calib.models.requirements import check_fantasizes, check_same_width, scalar_affine
-from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indices
+from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 
 
 class Surrogate(WrapperModel, FantasizeMixin):
@@ -52,6 +48,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     The process, fitted to observed data only, scores observations. The surrogate's posterior is the
     process's posterior given imputed values at the pending points, corrected by the calibrator.
+    `CalibratedModel` sets the calibrator, and `CensoredDelayModel` sets the pending points, so they
+    can be combined in either order.
 
     Args:
         model: A BoTorch model, or a surrogate, whose other parts are copied unless given here.
@@ -62,11 +60,6 @@ class Surrogate(WrapperModel, FantasizeMixin):
     """
 
     X_pending: Tensor
-    calibrator: Calibrator | None
-    censor_value: float | None
-    imputation: str | None
-    denoise: bool
-    excess: str
 
     def __init__(
         self,
@@ -98,20 +91,14 @@ class Surrogate(WrapperModel, FantasizeMixin):
         # The objects of `_basis`, the process conditioned on imputed values, and these values
         self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
 
-    def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
-        """A copy with another process, pending points and calibrator, without checks."""
+    def _with(self, model: Model, X_pending: Tensor) -> Self:
+        """Return a copy with another process and other pending points, without checks."""
         twin = copy(self)
         # `copy` shares these dicts of the module, so copy them before they are changed.
         for name in ("_parameters", "_buffers", "_modules"):
             twin.__dict__[name] = dict(self.__dict__[name])
         twin.model, twin.X_pending = model, X_pending
-        if calibrator is not self.calibrator:
-            twin.calibrator, twin._may_warn = calibrator, True
         return twin
-
-    def slots(self, pending: bool = False) -> Slots:
-        process = self.gaussian_model if pending else self.model
-        return Slots(process, self.calibrator, self.denoise, self.excess)
 
     @property
     def gaussian_model(self) -> Any:
@@ -204,7 +191,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Return the model conditioned on observations, with the same calibrator; see `observe`."""
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process = with_observations(self.model, X, Y, Yvar)
-        return self._with(process, self._still_pending(X), self.calibrator)
+        return self._with(process, self._still_pending(X))
 
     def with_pending(self, X: Tensor) -> Self:
         """Return the model with further pending points ``n x d``, before any input transform."""
@@ -216,7 +203,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         pending = torch.cat([self.X_pending, self._checked("X", X)])
         if message := self._missing_censor_value(pending):
             raise InputDataError(message)
-        twin = self._with(self.model, pending, self.calibrator)
+        twin = self._with(self.model, pending)
         twin._conditioned()  # raises if the model cannot be conditioned
         return twin
 
@@ -233,19 +220,17 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_same_width(self.model, model)
         self._check_model(model)
         process = observed_process(model)
-        twin = self._with(process, self.X_pending, self.calibrator)
-        own = calibrator
+        twin = self._with(process, self.X_pending)
         if isinstance(model, Surrogate) and model.imputation is not None:
             twin.X_pending = model.X_pending
             twin.censor_value, twin.imputation = model.censor_value, model.imputation
         if isinstance(model, Surrogate) and model.calibrator is not None:
-            own = model.calibrator if calibrator is None else calibrator
+            calibrator = model.calibrator if calibrator is None else calibrator
             twin.denoise, twin.excess = model.denoise, model.excess
-        if own is not None:
-            twin._may_warn = own is not self.calibrator or self._may_warn
-        own = self.calibrator if own is None else own
-        if own is not None:
-            twin.calibrator = checked_calibrator(process, own, twin.denoise)
+        calibrator = self.calibrator if calibrator is None else calibrator
+        if calibrator is not None:
+            twin.calibrator = checked_calibrator(process, calibrator, twin.denoise)
+            twin._may_warn = self._may_warn or calibrator is not self.calibrator
         twin._conditioned()  # raises if the model cannot be conditioned
         return twin
 
@@ -280,10 +265,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         if self.calibrator is None:
             return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
-        # The check of a tensor synchronizes with its device. Acquisition functions pass booleans,
-        # which avoids this.
         given = None
-        if isinstance(observation_noise, Tensor):
+        if isinstance(observation_noise, Tensor):  # this check synchronizes with the device
             given = check_variances("observation_noise", observation_noise)
         elif not isinstance(observation_noise, bool):
             raise InputDataError(
@@ -298,7 +281,6 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
     def warn_if_unlearned(self) -> None:
-        """Warn, once, if the calibrator has seen fewer residuals than it needs."""
         if self.calibrator is None or not self._may_warn:  # avoids a read from the device
             return
         self._may_warn = False
@@ -336,7 +318,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         process = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
         if self.calibrator is None:
             return process
-        conditioned = self._with(process, self.X_pending[:0], self.calibrator)
+        conditioned = self._with(process, self.X_pending[:0])
         conditioned._may_warn = False  # a fantasy does not repeat the warning
         return conditioned
 
@@ -351,10 +333,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Load any number of pending points, if their width matches the model."""
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
-            message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
-            if incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]:
-                message = self._missing_censor_value(incoming)
-            if message:
+            fits = incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]
+            wrong = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
+            if message := self._missing_censor_value(incoming) if fits else wrong:
                 args[-1].append(message)
                 return
             self.X_pending = self.X_pending.new_empty(incoming.shape)
@@ -364,7 +345,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> tuple[Any, Tensor]:
-        """Return the process conditioned on imputed values, and these values, with a cache."""
+        """Return the process conditioned on imputed values, and these values; both are cached."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
         keep_in_step(self.model)  # renews GPyTorch's caches after in-place changes
@@ -427,7 +408,7 @@ def check_calibrator(calibrator: object) -> None:
         )
 
 
-def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> Calibrator:
+def checked_calibrator(process: Model, calibrator: Calibrator, denoise: bool) -> Calibrator:
     """Validate a calibrator for a process, and move an unlearned one to the process's device.
 
     A calibrator that has learned is not moved, since another model may use it.

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import ModelList
 from botorch.utils.transforms import is_ensemble
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
-from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.nn import Module
 
@@ -31,7 +27,9 @@ class TrainingPrior(NamedTuple):
     covariance: Tensor  # n x n, covariance of the objective at the inputs
     noise: Tensor  # n, noise variances of the observations
     deviation: Tensor  # n, targets minus their prior mean
-    new_noise: Tensor  # n, noise variances of a new observation at each input
+    # n, noise variances of new observations at the inputs, without variances that a likelihood
+    # learned from a row's value, such as the additional variance of an outlier
+    new_noise: Tensor
 
 
 @torch.no_grad()
@@ -44,7 +42,7 @@ def training_prior(
     tensors except the inputs have a first dimension of members. The model and its mode do not
     change.
     """
-    gp: Any = _as_exact(model, members)
+    gp = _as_exact(model, members)
     dtype = gp.train_targets.dtype if dtype is None else dtype
     # `forward` expects transformed inputs, which a model has in eval mode.
     if gp.training or gp.train_targets.dtype != dtype:
@@ -56,53 +54,20 @@ def training_prior(
         )
     if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1 + members:
         raise _unsupported(model, "has several outputs or a batch dimension")
-    covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
+    covariance = prior.lazy_covariance_matrix.to_dense()
     # Some kernels do not support ``diag=True``, so use the dense matrix.
     prior = MultivariateNormal(prior.mean, to_linear_operator(covariance))
-    noise = new_noise = _added(gp.likelihood, prior, gp.train_inputs)
-    if not (members or isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)):
-        new_noise = _noise_of_new_rows(gp.likelihood, prior, gp.train_inputs)
+    # The noise of some likelihoods depends on the prior's variance, so it is computed as a
+    # difference. (`MultivariateNormal.variance` would apply a lower bound.)
+    noisy = gp.likelihood(prior, list(gp.train_inputs)).lazy_covariance_matrix
+    added = noisy.diagonal(dim1=-1, dim2=-2) - covariance.diagonal(dim1=-1, dim2=-2)
+    noise = new_noise = added.clamp(min=0.0)
+    if isinstance(gp.likelihood, SparseOutlierGaussianLikelihood):
+        base = gp.likelihood.noise_covar.base_noise(*gp.train_inputs, shape=noise.shape)
+        new_noise = base.diagonal(dim1=-1, dim2=-2)
     X = gp.train_inputs[0].detach()
     X = X.mean(dim=0) if X.dim() > 2 else X  # members may warp inputs differently
     return TrainingPrior(X, covariance, noise, gp.train_targets - prior.mean, new_noise)
-
-
-def _noise_of_new_rows(
-    likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor]
-) -> Tensor:
-    """Return the noise variances ``n`` of new observations at the training inputs.
-
-    They exclude variances that were learned from a row's value, such as the variance of an outlier.
-    For this, one more row is passed, so that a likelihood does not take the rows for its training
-    data.
-    """
-    mean, variances, *more = (
-        torch.cat([rows, rows[:1]]) for rows in (prior.mean, _variances(prior), *inputs)
-    )
-    known: dict[str, Tensor] = {}
-    for part in likelihood.modules():
-        if isinstance(part, FixedGaussianNoise):
-            known["noise"] = torch.cat([part.noise, part.noise[:1]])
-    with warnings.catch_warnings():  # likelihoods warn about rows that are not their training data
-        warnings.simplefilter("ignore")
-        marginals = MultivariateNormal(mean, DiagLinearOperator(variances))
-        return _added(likelihood, marginals, more, **known)[:-1]
-
-
-def _added(
-    likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor], **known: Tensor
-) -> Tensor:
-    """Return the variances ``n`` that a likelihood adds to a prior at ``n`` inputs."""
-    # The noise of some likelihoods depends on the prior's variance, so it is computed as a
-    # difference.
-    noise = _variances(likelihood(prior, list(inputs), **known)) - _variances(prior)
-    return noise.clamp(min=0.0)
-
-
-def _variances(distribution: MultivariateNormal) -> Tensor:
-    """Marginal variances, without the lower bound that ``distribution.variance`` applies."""
-    diagonal: Tensor = distribution.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
-    return diagonal
 
 
 def _as_exact(model: Module, members: bool) -> ExactGP:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from inspect import signature
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -30,15 +30,6 @@ def _of_base(name: str) -> Any:
 _PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 
 
-class Slots(NamedTuple):
-    """The parts of a model; a plain model has only a process."""
-
-    process: Any  # a BoTorch model
-    calibrator: Calibrator | None
-    objective: bool  # whether posteriors predict the objective instead of observations
-    excess: str
-
-
 class WrapperModel(Model):
     """Base class of `Surrogate`: a model with one output that wraps a process.
 
@@ -49,14 +40,13 @@ class WrapperModel(Model):
     _supports_cache_root = False
 
     model: Any  # a BoTorch model
+    calibrator: Calibrator | None
+    denoise: bool
+    excess: str
 
     @property
     def gaussian_model(self) -> Any:
         """The process, conditioned on pending points."""
-        raise NotImplementedError
-
-    def slots(self, pending: bool = False) -> Slots:
-        """The parts of the model; with ``pending`` the process is conditioned on pending points."""
         raise NotImplementedError
 
     def warn_if_unlearned(self) -> None:
@@ -129,13 +119,12 @@ class WrapperModel(Model):
         on which they already are, and differentiates through the factorisation.
         """
 
-        def kind() -> tuple[torch.dtype, torch.device] | None:
-            parameter = next(self.model.parameters(), None)
-            return None if parameter is None else (parameter.dtype, parameter.device)
+        def kinds() -> list[tuple[torch.dtype, torch.device]]:
+            return [(parameter.dtype, parameter.device) for parameter in self.model.parameters()]
 
-        before = kind()
+        before = kinds()
         moved = super()._apply(fn, recurse)
-        if kind() != before and hasattr(self.model, "prediction_strategy"):
+        if kinds() != before and hasattr(self.model, "prediction_strategy"):
             self.model.prediction_strategy = None
         return moved
 
@@ -147,10 +136,9 @@ class WrapperModel(Model):
         assign: bool = False,
     ) -> Any:
         """Load all parts; options that the base model's method does not have are ignored for it."""
-        is_base = {key: key.startswith("model.") for key in state_dict}
-        base = {key[6:]: value for key, value in state_dict.items() if is_base[key]}
-        others = {key: value for key, value in state_dict.items() if not is_base[key]}
-        own: Any = copy(self)  # shares all buffers and modules except the base model
+        base = {key[6:]: state_dict[key] for key in state_dict if key.startswith("model.")}
+        others = {key: state_dict[key] for key in state_dict if not key.startswith("model.")}
+        own = copy(self)  # shares all buffers and modules except the base model
         own._modules = {name: part for name, part in self._modules.items() if name != "model"}
         before = deepcopy(own.state_dict())
         try:
@@ -170,10 +158,9 @@ class WrapperModel(Model):
 def batch_shape_of(model: Any) -> torch.Size:
     """A model's batch shape; empty for a model without training inputs."""
     try:
-        shape: torch.Size = model.batch_shape
+        return model.batch_shape
     except (NotImplementedError, AttributeError):
         return torch.Size()
-    return shape
 
 
 @contextmanager

@@ -236,7 +236,7 @@ def test_a_search_that_gives_up_counts_by_its_likelihood(
         beyond = (values < wall) & (np.array(batch) == low)
         gave_up.append(beyond.any())
         values, gradients = values.copy(), gradients.copy()
-        values[beyond], gradients[beyond] = hyperparameter_fits.NONE, 0.0
+        values[beyond], gradients[beyond] = hyperparameter_fits.LARGE_LOSS, 0.0
         return values, gradients
 
     monkeypatch.setattr(hyperparameter_fits, "_losses_at", with_wall)
