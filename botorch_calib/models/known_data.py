@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cached_property
 
+import numpy as np
 import torch
 from gpytorch.models import ExactGP
+from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
@@ -48,7 +49,7 @@ class KnownData:
         own = self.values.get(tuple(point), [])
         if self._take_of(own, y, self.rounding, side):
             return True
-        if not rounded or y is None:
+        if not rounded or y is None or not self.values:
             return False
         near = [own, *(self.values[other] for other in self._near(point))]
         limits = self.rounding, self.rounding_of(y)
@@ -78,10 +79,19 @@ class KnownData:
                 return True
         return False
 
+    @cached_property
+    def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64]]:
+        """All points, as a list of the dictionary's keys and as a matrix."""
+        return [*self.values], np.array([*self.values], dtype=np.float64)
+
     def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
         """Return the points of the data that agree with ``point`` to six digits."""
-        agree, width = partial(math.isclose, rel_tol=SIX_DIGITS), len(point)
-        return [each for each in self.values if len(each) == width and all(map(agree, each, point))]
+        points, table = self._known
+        if len(point) != table.shape[-1]:
+            return []
+        at = np.asarray(point, dtype=np.float64)
+        limit = SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
+        return [points[j] for j in np.flatnonzero((np.abs(table - at) <= limit).all(axis=-1))]
 
 
 @torch.no_grad()

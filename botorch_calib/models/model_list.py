@@ -15,7 +15,8 @@ from botorch.models.model import Model, ModelList
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.posteriors import Posterior
 from botorch.posteriors.ensemble import EnsemblePosterior
-from botorch.sampling import ListSampler, MCSampler
+from botorch.sampling.base import MCSampler
+from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
