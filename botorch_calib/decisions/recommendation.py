@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     repeated_points,
 )
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
-from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
+from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints
 
@@ -134,11 +133,10 @@ def recommend(
     best = ends[1] if maximize else ends[0]
     note = _in_the_way(acqf, margin, place, sign * best if certified else -math.inf)
     if not certified:
-        warnings.warn(
+        warn(
             f"No point is certified with a confidence of {confidence:g}: the point returned may "
             f"meet the limits, without any guarantee. {note}",
             NotCertifiedWarning,
-            stacklevel=level_of_caller(),
         )
     return Recommendation(candidate, certified, value, ends[0], ends[1], better, note)
 
@@ -154,10 +152,8 @@ def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: fl
     if value <= best:
         return ""
     with torch.no_grad():
-        margins = zip(
-            constraint.margins(X, margin.confidence), constraint.typical_deviations(), strict=True
-        )
-        each = [(distance / unit).item() for distance, unit in margins]
+        margins, units = constraint.margins(X, margin.confidence), constraint.typical_deviations()
+        each = [(value / unit).item() for value, unit in zip(margins, units, strict=True)]
     name = [*constraint.limits][each.index(min(each))]
     if not is_expected:
         return f"No point is even expected to keep the limits of {name!r}: check them, and `level`."

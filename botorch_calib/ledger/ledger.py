@@ -6,7 +6,6 @@ import json
 import math
 import os
 import reprlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib._validation import check_array, check_callable, check_nonnegative, check_number
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
 from botorch_calib.ledger.trials import DOUBLE, Entry, Named, Outcome, Trial, TrialStatus
@@ -349,12 +348,11 @@ class FeedbackLedger:
         # No warning with given times, as in simulations: the caller knows which values are late.
         # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
-            warnings.warn(  # without the trial's id, so that it is shown once per line of code
+            warn(  # without the trial's id, so that it is shown once per line of code
                 f"A value has arrived after `max_wait` ({self.max_wait:g}), or for an abandoned "
                 "trial: it is recorded, but not used, and the trial stays expired. Wait longer "
                 "or, to use such values, make the ledger with `late='use'`.",
                 InputDataWarning,
-                stacklevel=level_of_caller(),
             )
 
     def observe(self, trial_id: int, y: object, time: float | None = None) -> None:

@@ -40,7 +40,7 @@ class TrialStatus(StrEnum):
     FAILED = "failed"
 
 
-def _frozen(stored: Any) -> Any:
+def _frozen(stored: object) -> Any:
     """Return a value from JSON, with lists converted to tuples, as they were before storage."""
     return tuple(map(_frozen, stored)) if isinstance(stored, list) else stored
 
