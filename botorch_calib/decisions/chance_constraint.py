@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -48,7 +47,7 @@ from botorch_calib.decisions.widening import (
     width,
 )
 from botorch_calib.decisions.worst_contexts import WorstContexts
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.beyond import checked_beyond, stand_ins
 from botorch_calib.models.cholesky_factor import ModelState
@@ -209,13 +208,12 @@ class ChanceConstraint(DecisionAccount):
         self._states: list[Any] = []
         self._factor: dict[tuple[str, float], float] = {}
         self._deviations: list[Tensor] = []
-        if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
-            warnings.warn(
+        parts = _parts_of(self.models.values())
+        if rows is None and have_decided(parts, self._statement, self.known_decisions()):
+            warn(
                 "An earlier constraint has decided with this model or on these data, and a new "
                 "constraint counts violations from zero. Continue with `with_model`, or with "
-                "`ChanceConstraint(..., rows=)` and the `decisions` of the earlier constraint.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "`ChanceConstraint(..., rows=)` and the `decisions` of the earlier constraint."
             )
 
     @classmethod
@@ -289,7 +287,7 @@ class ChanceConstraint(DecisionAccount):
         twin = copy.copy(self)
         twin.models = {}
         for name, present in self.models.items():
-            refitted: Any = sole_member(given[name])
+            refitted = sole_member(given[name])
             if _calibrator_of(present) and not _calibrator_of(refitted):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
@@ -596,11 +594,12 @@ class ChanceConstraint(DecisionAccount):
         Warns:
             CalibrationWarning: If pending decisions use up the budget.
         """
+        self.check_points("X", check_inputs("X", X))
         decided = self._decided(X)
-        self._record(decided)
+        self._record(decided, self.models.values())
         is_denied = not all(row["certified"] for row in decided)
         if (note := self.note_of_outstanding()) and (is_denied or self.budget_left > 0.0):
-            warnings.warn(note, CalibrationWarning, stacklevel=level_of_caller())
+            warn(note)
         return copy.deepcopy(decided)
 
     @in_turn
@@ -648,65 +647,51 @@ class ChanceConstraint(DecisionAccount):
             return
         for model in self.models.values():
             check_fits(model, X)
-        decisions = X if self._contexts is None else self._contexts.decisions(X)
         self._check_outcomes(X, Y, Yvar)
         sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
-        named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
-        came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        points = self._whole(decisions.tolist())
+        by_point = zip(map(numbers_of, Y.cpu()), sides.int().tolist(), strict=True)
+        named = (zip(self.limits, *each, strict=True) for each in by_point)
+        came = [{name: (y, side) for name, y, side in each if not math.isnan(y)} for each in named]
+        decisions = X if self._contexts is None else self._contexts.decisions(X)
         rows = [*self._first_rows, *self._rows]
-        fresh = self._data_of_no_row(rows)
-        signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
-        bounds = [{name: side for name, side in each if side} for each in signed]
-        own, num = self._decided_points(rows, points), len(self._first_rows)
-        found = matches(rows, num, own, points, came, bounds, fresh)
+        own, points = self._decided_points(rows, decisions.tolist())
+        fresh = self._data_of_no_row(rows, own.points)
+        found = matches(rows, len(self._first_rows), own, points, came, fresh)
         if self._withdrawn:
             self._match_withdrawn(found, points, len(rows))
             rows += self._withdrawn
-        is_new, taught = [match.row is None for match in found], []
-        for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
-            learned = {
-                name
-                for name in match.new
-                if fresh[name].take(x, each[name], rounded=True, side=bounds[i].get(name, 0))
-            }
+        taught = []
+        for i, (x, outcomes, match) in enumerate(zip(points, came, found, strict=True)):
+            told = ((name, *outcomes[name]) for name in match.new)
+            learned = {name for name, y, side in told if fresh[name].take(x, y, True, side)}
             taught.append([name in match.new - learned for name in self.limits])
-            if is_new[i]:
-                values = {name: y for name, y in each.items() if name not in bounds[i]}
-                _check_no_bound(f"`X[{i}]`, {x},", values, [rows[j] for j in sum(own.near(x), [])])
-            if is_new[i] and learned:
-                raise InputDataError(
-                    f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
-                    "outcome: a decision now would use hindsight. Call `observe` first, then "
-                    "refit, then `with_model`; here, call `observe` of the constraint with the "
-                    "earlier model. If outcomes arrive later, call `decide` before a point is "
-                    "evaluated."
-                )
-        decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
+            if match.row is None:
+                near = [rows[j] for j in match.near]
+                _check_undecided(f"`X[{i}]`, {x},", outcomes, learned, near)
+        is_new = torch.tensor([match.row is None for match in found], device=X.device)
+        decided = self._decided(decisions[is_new])
         if num := sum(not match.new for match in found):
-            warnings.warn(
+            warn(
                 f"{num} of {len(X)} outcomes were recorded before, or are among the initial data "
                 "of the model, and are ignored. Call `observe` once for each outcome, with new "
                 "outcomes only, before the model is refitted. If a point was measured again with "
-                "an equal outcome, call `decide` before each measurement.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "an equal outcome, call `decide` before each measurement."
             )
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # This may raise, so it comes before any change of state.
-        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
+        new = torch.where(is_taught, Y, torch.nan)
+        models = self._taught(X, new, Yvar, condition, None if beyond is None else sides)
         self._restore({id(rows[match.row]) for match in found if match.row is not None})
-        self._record(decided)
-        new = iter(decided)
-        for match, outcomes, signs in zip(found, came, bounds, strict=True):
-            if match.new:
-                row = next(new) if match.row is None else rows[match.row]
-                row["outcomes"].update({name: outcomes[name] for name in match.new})
-                if own_signs := {name: signs[name] for name in signs if name in match.new}:
-                    row["beyond"] = {**row.get("beyond", {}), **own_signs}
-        self._accounts.clear()
+        made = iter(decided)
+        for match, outcomes in zip(found, came, strict=True):
+            row = next(made) if match.row is None else rows[match.row]
+            for name, (y, side) in outcomes.items():
+                if name in match.new:
+                    row["outcomes"][name] = y
+                    if side:
+                        row.setdefault("beyond", {})[name] = side
+        self._record(decided, {*self.models.values(), *models.values()})
         self.models = models
-        leave_traces(self._parts(), self._statement)
 
     @in_turn
     def withdraw(self, X: Tensor) -> None:
@@ -726,8 +711,8 @@ class ChanceConstraint(DecisionAccount):
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return
-        points, rows = self._whole(X.tolist()), self._rows
-        own, withdrawn = self._decided_points(rows, points), set()
+        rows, withdrawn = self._rows, set()
+        own, points = self._decided_points(rows, X.tolist())
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
             free = [[j for j in group if outcomes[j] == {None}] for group in own.near(point)]
@@ -745,7 +730,7 @@ class ChanceConstraint(DecisionAccount):
 
     def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
         """Match outcomes that have no row yet with withdrawn decisions, numbered from ``num``."""
-        own = self._decided_points(self._withdrawn, points)
+        own, _ = self._decided_points(self._withdrawn, points)
         free = {*range(len(self._withdrawn))}
         for i, (match, point) in enumerate(zip(found, points, strict=True)):
             near = [[j for j in group if j in free] for group in own.near(point)]
@@ -761,30 +746,31 @@ class ChanceConstraint(DecisionAccount):
             return
         self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in told]
         self._rows.extend(run)
-        warnings.warn(
+        warn(
             f"{len(run)} of the outcomes belong to withdrawn decisions, which count again. "
-            "Withdraw only points that were never run.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
+            "Withdraw only points that were never run."
         )
 
-    def _decided_points(self, rows: list[Row], given: Sequence[list[float]]) -> DecidedPoints:
-        """Prepare the points of rows for matching with the ``given`` points."""
-        points = self._whole(row["point"] for row in rows)
+    def _decided_points(
+        self, rows: list[Row], given: Sequence[list[float]]
+    ) -> tuple[DecidedPoints, list[list[float]]]:
+        """Return the points of rows, and ``given`` points, prepared for matching."""
+        points = self._whole([*(row["point"] for row in rows), *given])
         known = [inputs.tolist() for inputs in self.known_decisions()]
-        data = [x for x in sum(known, []) or [*points, *given] if len(x) == len(given[0])]
+        data = [x for x in sum(known, []) or points if len(x) == len(points[-1])]
         table = torch.tensor(data, dtype=torch.double)
-        return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
+        decided = DecidedPoints(points[: len(rows)], table.amax(dim=0) - table.amin(dim=0))
+        return decided, points[len(rows) :]
 
     def _data_of_no_row(
-        self, rows: list[Row], is_out_counted: bool = False
+        self, rows: list[Row], points: list[list[float]], is_out_counted: bool = False
     ) -> dict[str, KnownData]:
         """Return, for each outcome, its model's training data that belong to no row.
 
         With ``is_out_counted``, the last observation at the point of a pending decision counts as
         the outcome of that decision.
         """
-        data, points = {}, self._whole(row["point"] for row in rows)
+        data = {}
         for name, model in self.models.items():
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
@@ -801,7 +787,8 @@ class ChanceConstraint(DecisionAccount):
     def _rows_before_decisions(self) -> list[Row]:
         """The training data that precede the first decision, as rows."""
         by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
-        for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
+        points = self._whole(row["point"] for row in self._rows)
+        for name, data in self._data_of_no_row(self._rows, points, is_out_counted=True).items():
             for point, values in data.values.items():
                 own = by_point[point]
                 own.extend({"point": [*point], "outcomes": {}} for _ in values[len(own) :])
@@ -824,7 +811,6 @@ class ChanceConstraint(DecisionAccount):
 
     def _decided(self, X: Tensor) -> list[Row]:
         """Decide about points ``n x d``; returns the rows without recording them."""
-        self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
         _, ends = self._stated(X.unsqueeze(-2))
@@ -845,17 +831,17 @@ class ChanceConstraint(DecisionAccount):
             decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 
-    def _record(self, decided: list[Row]) -> None:
-        """Record decisions, also in the registry in which new constraints look them up."""
+    def _record(self, decided: list[Row], models: Collection[Model]) -> None:
+        """Record decisions of models, also in the registry in which new constraints look."""
         self._rows.extend(decided)
         self._accounts.clear()
-        leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
+        leave_traces(_parts_of(models), self._statement, [row["point"] for row in decided])
 
     def _taught(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor | None
     ) -> dict[str, Any]:
         """Update the calibrators with observations, and return the (conditioned) models."""
-        taught, lessons = dict(self.models), {}
+        taught, lessons = dict(self.models), []
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
             is_calibrated = _calibrator_of(model) is not None
@@ -863,42 +849,52 @@ class ChanceConstraint(DecisionAccount):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
             x, y, yvar = checked_observations(observed_process(model), *own)
-            beyond = sides[came][:, [column]].to(y)
-            lessons[name] = x, y, yvar, condition, beyond
+            beyond = None if sides is None else sides[came][:, [column]].to(y)
             if is_calibrated:
+                lessons.append((model, x, y, yvar, condition, beyond))
                 continue
-            y = stand_ins(model, x, y, beyond)
+            y = y if beyond is None else stand_ins(model, x, y, beyond)
             if isinstance(model, Surrogate):
                 taught[name] = model.with_observations(x, y, yvar)
             else:
                 taught[name] = with_observations(model, x, y, yvar)
-        for name, arguments in lessons.items():  # last, since this changes calibrators in place
-            if _calibrator_of(taught[name]) is not None:
-                taught[name].learn(*arguments)
+        for model, *lesson in lessons:  # last, since this changes calibrators in place
+            model.learn(*lesson)
         return taught
 
     @property
     def _statement(self) -> tuple[Any, ...]:
         return *self.limits.items(), self.level
 
-    def _parts(self) -> set[Any]:
-        """Models, processes and calibrators that another constraint might reuse."""
-        models = self.models.values()
-        return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
+def _check_undecided(
+    subject: str,
+    outcomes: Mapping[str, tuple[float, int]],
+    learned: set[str],
+    rows: Iterable[Row],
+) -> None:
+    """Raise if a decision about a point would be too late, as its outcomes may be known already.
 
-def _check_no_bound(subject: str, values: Mapping[str, float], rows: Iterable[Row]) -> None:
-    """Raise if a value may be an outcome that a row at the same point records only as a bound."""
+    Models have been fitted to the ``learned`` outcomes. A row at the same point may record an
+    outcome only as a bound.
+    """
     for row in rows:
         for name, side in row.get("beyond", {}).items():
-            bound = row["outcomes"][name]
-            if name in values and side * (values[name] - bound) > 0.0:
+            bound, (y, own_side) = row["outcomes"][name], outcomes.get(name, (math.nan, 0))
+            if not own_side and side * (y - bound) > 0.0:
                 raise InputDataError(
                     f"{subject} has an outcome that was recorded as beyond {bound:g}, and "
-                    f"{values[name]:g} may be this outcome or a stand-in for it. Pass the bound "
+                    f"{y:g} may be this outcome or a stand-in for it. Pass the bound "
                     "with `beyond`, enter the value into the row, or call `decide` before the "
                     "point is measured again."
                 )
+    if learned:
+        raise InputDataError(
+            f"{subject} was not decided about, and the model has been fitted to its outcome: a "
+            "decision now would use hindsight. Call `observe` first, then refit, then "
+            "`with_model`; here, call `observe` of the constraint with the earlier model. If "
+            "outcomes arrive later, call `decide` before a point is evaluated."
+        )
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
@@ -946,13 +942,18 @@ def _by_name(
     return model, limits
 
 
+def _parts_of(models: Collection[Model]) -> set[Any]:
+    """Models, processes and calibrators that another constraint might reuse."""
+    return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
+
+
 def _calibrator_of(model: Model) -> Calibrator | None:
     return model.calibrator if isinstance(model, Surrogate) else None
 
 
-def _checked_model(model: Any) -> Any:
-    """Return ``model``, or the only model of a list; raise if it does not predict one outcome."""
-    model = sole_member(check_model(model))
+def _checked_model(given: object) -> Any:
+    """Return the model, or the only model of a list; raise if it does not predict one outcome."""
+    model = sole_member(check_model(given))
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(
             "`model` is denoised: it describes the noise-free objective, while limits apply to "
