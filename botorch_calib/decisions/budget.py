@@ -1,8 +1,4 @@
-r"""The budget of violations that a chance constraint may spend.
-
-`Budget` states and proves the bound, `Account` summarises the decisions so far, and
-`objective_coverage_bound` turns a bound for outcomes into a bound for the objective.
-"""
+"""The budget of violations that a chance constraint may spend."""
 
 from __future__ import annotations
 

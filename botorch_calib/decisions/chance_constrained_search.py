@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constraint import ChanceConstraint, clearance
-from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
+from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, without_search_warnings
@@ -49,7 +49,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
-    """A candidate ``1 x d``, its acquisition value, and whether the candidate is certified."""
+    """A candidate ``1 x d``, its acquisition value, a scalar, and whether it is certified."""
 
     candidate: Tensor
     value: Tensor
@@ -97,8 +97,7 @@ def optimize_chance_constrained(
             linear constraints exclude.
 
     Returns:
-        A tuple ``(candidate, value, certified)``: the point ``1 x d``, the acquisition function's
-        value at this point (a scalar), and whether the constraint certifies the point.
+        The `ChanceConstrainedCandidate` ``(candidate, value, certified)``.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
@@ -116,9 +115,8 @@ def optimize_chance_constrained(
     """
     check_instance("constraint", constraint, ChanceConstraint)
     check_acquisition(acq_function)
-    searched = acq_function
-    if expands(expansion_share, constraint.num_decisions):
-        searched = CertifiedSetExpansion(constraint)
+    grows = expands(expansion_share, constraint.num_decisions)
+    searched = CertifiedSetExpansion(constraint) if grows else acq_function
     linear = inequality_constraints, equality_constraints
     size = num_restarts, raw_samples
     place = Place(bounds, choices, fixed_features, *linear, *size, fixed_features_list)
@@ -212,10 +210,9 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
     remedy = constraint.note_of_outstanding() or (
         "Start from points known to meet the limits, lower the `level`, or increase `raw_samples`."
     )
-    warnings.warn(
+    warn(
         f"A point is not certified{why}: it may meet the limits, without any guarantee. {remedy}",
         NotCertifiedWarning,
-        stacklevel=level_of_caller(),
     )
 
 
@@ -357,15 +354,9 @@ def _climb(
     SLSQP meets constraints only up to a tolerance, and sometimes ends far outside. Each end moves
     back towards its start in a few steps.
     """
-
-    def clear(X: Tensor) -> Tensor:
-        return margin(X) - clearance(X.dtype)
-
-    ends = _maximize(acqf, unit, region, starts, None if margin.constraint is None else clear)
-    if region.equal:
-        # SLSQP meets equality constraints only up to a tolerance: project the points, unless that
-        # breaks other constraints.
-        ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
+    ends = _maximize(acqf, unit, region, starts, margin)
+    # Project the ends onto equality constraints, unless that breaks other constraints.
+    ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
@@ -381,15 +372,15 @@ def _maximize(
     unit: Tensor,
     region: Region,
     starts: Tensor,
-    limit: Callable[[Tensor], Tensor] | None = None,
+    margin: LeastMargin | None = None,
 ) -> Tensor:
-    """Maximisers found by BoTorch from ``starts`` (``b x 1 x d``), subject to ``limit(X) >= 0``."""
+    """Maximisers found by BoTorch from ``starts``, ``b x 1 x d``; the ``margin`` must stay >= 0."""
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     functions: list[Function] = [in_widths]
-    if limit is not None:
-        functions.append(lambda X: limit(in_widths.inputs(X)))
-    is_constrained = bool(limit or region.linear or region.equal)
+    if margin is not None and margin.constraint is not None:
+        functions.append(lambda X: margin(in_widths.inputs(X)) - clearance(X.dtype))
+    is_constrained = bool(functions[1:] or region.linear or region.equal)
     if is_constrained:
         # The default tolerance of SLSQP, unless single precision cannot resolve it.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
