@@ -147,10 +147,7 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Validate fixed features of ``num`` columns, and return values by nonnegative column.
-
-    None means no fixed features.
-    """
+    """Validate fixed features of ``num`` columns, or None; return values by nonnegative column."""
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}

@@ -171,10 +171,7 @@ class Place(NamedTuple):
 def best_certified(
     acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
 ) -> tuple[Tensor, bool]:
-    """Return the best certified point ``1 x d`` and True, or the most promising one and False.
-
-    The errors are the same as in `optimize_chance_constrained`.
-    """
+    """Return the best certified point ``1 x d`` and True, or the most promising one and False."""
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
     if place.choices is not None:

@@ -60,9 +60,7 @@ class DecidedPoints:
     ) -> int | None:
         """The first (or ``last``) index in the most precise nonempty group; None without any.
 
-        Raises:
-            InputDataError: If several different points agree with the digits of ``point``. The
-                error refers to ``point`` by ``name``.
+        If several different points agree with the digits of ``point``, an error calls it ``name``.
         """
         for precision, group in enumerate(groups):
             for other in group if precision > 1 else []:
@@ -102,15 +100,10 @@ def matches(
     same value too, as for rounded outcomes. If an outcome was recorded before, all data are assumed
     to be passed again, and equal outcomes are matched before decisions without an outcome.
 
-    Args:
-        rows: Rows with data from before the first decision, then decisions. For an outcome beyond a
-            bound, the data from before the first decision may hold a stand-in beyond the bound.
-        num_first: Number of rows with data from before the first decision.
-        decided: The points of the rows.
-        points: The points with outcomes.
-        came: The outcomes of each point, by name, as pairs of a value and 1 if the outcome is above
-            the value, -1 if it is below, and 0 if it equals the value.
-        data: The models' training data, by outcome.
+    An outcome in ``came`` is a pair of a value and 1 if the outcome is above the value, -1 if it is
+    below, and 0 if it equals the value. The first ``num_first`` of the ``rows`` hold data from
+    before the first decision, in which a stand-in beyond a bound may replace the bound. The rows
+    are about the points ``decided``, and ``data`` holds the models' training data by outcome.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]

@@ -59,11 +59,7 @@ def widened(z: Tensor, k: float) -> Tensor:
 
 
 def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
-    """Return scores under a distribution that is ``k`` times as wide.
-
-    A score that equals ``widened(z, k)`` is mapped to ``z``. If ``z`` is at least 1, the result is
-    ``score / k``.
-    """
+    """Return scores under a distribution ``k`` times as wide: ``widened(z, k)`` becomes ``z``."""
     return z + (score - widened(z, k)) / k
 
 

@@ -112,8 +112,6 @@ class FeedbackLedger:
         >>> trial, (X, Y) = ledger[trial_id], ledger.to_observations()
     """
 
-    _propose: Propose | None = None
-
     def __init__(
         self,
         dim: int,
@@ -166,8 +164,7 @@ class FeedbackLedger:
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
         given = {name: value for name, value in values if value is not None}
         check_callable("propose", propose)
-        ledger = cls._of(Storage.open(path, given))
-        ledger._propose = propose
+        ledger = cls._of(Storage.open(path, given), propose)
         if maximize is not None:
             ledger.declare(maximize)
         return ledger
@@ -186,9 +183,9 @@ class FeedbackLedger:
         return cls._of(Storage.read(path))
 
     @classmethod
-    def _of(cls, storage: Storage) -> Self:
+    def _of(cls, storage: Storage, propose: Propose | None = None) -> Self:
         ledger = cls.__new__(cls)
-        ledger._storage = storage
+        ledger._storage, ledger._propose = storage, propose
         return ledger
 
     def close(self) -> None:

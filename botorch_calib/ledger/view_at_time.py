@@ -169,9 +169,8 @@ def kaplan_meier(
 ) -> ArrivalProbability:
     """Estimate ``P(delay <= wait)`` by the Kaplan-Meier estimator.
 
-    ``waits`` are the delays of values that have ``arrived``, and waits so far of other trials.
-
-    The interval is the Clopper-Pearson interval for the number of uncensored trials that would give
+    ``waits`` are the delays of values that have ``arrived``, and waits so far of other trials. The
+    interval is the Clopper-Pearson interval for the number of uncensored trials that would give
     Greenwood's variance (Dorey and Korn 1987). Without censoring it is the exact binomial interval.
     """
     check_open_unit("confidence", confidence)
