@@ -1,7 +1,5 @@
 """Batched roots of increasing functions, and their derivatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,11 +1,9 @@
 """The budget of violations that a chance constraint may spend."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from botorch.exceptions.errors import InputDataError
 
@@ -60,7 +58,7 @@ class Account(NamedTuple):
         share: float,
         size: float = SIZE,
         least: float = LEAST_EXCESS,
-    ) -> Account:
+    ) -> Self:
         """Return the account of ``decisions``, given in the order in which they were made.
 
         With a stated ``share`` of violations, a certified round adds ``1 - share`` to the excess if

@@ -1,7 +1,5 @@
 """`ChanceConstraint`: keeps an outcome within its limits with a stated probability."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import defaultdict
@@ -26,6 +24,7 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
+from botorch_calib.decisions import widening
 from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
 from botorch_calib.decisions.matching_decisions import DecidedPoints, Match, matches
 from botorch_calib.decisions.rows import (
@@ -37,14 +36,6 @@ from botorch_calib.decisions.rows import (
     in_turn,
     is_outside,
     leave_traces,
-)
-from botorch_calib.decisions.widening import (
-    OF_ONE_POINT,
-    leave_one_out_factor,
-    narrowed,
-    scores_of_parts,
-    widened,
-    width,
 )
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import warn
@@ -374,7 +365,7 @@ class ChanceConstraint(DecisionAccount):
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
-            scores = scores_of_parts(self.level, torch.stack(kept))
+            scores = widening.scores_of_parts(self.level, torch.stack(kept))
         else:
             scores = torch.tensor([self._equal_score], dtype=torch.double, device=X.device)
         sides = zip(self._sides, scores, strict=True)
@@ -390,7 +381,7 @@ class ChanceConstraint(DecisionAccount):
         scores = []
         for side, own in zip(sides, below, strict=True):
             factor, k = self._factors(side)
-            scores.append(narrowed(side.sign * own / factor, z, k))
+            scores.append(widening.narrowed(side.sign * own / factor, z, k))
         if self._contexts is None:
             return scores
         observed = observed_process(self.models[name])
@@ -407,7 +398,7 @@ class ChanceConstraint(DecisionAccount):
             own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
             _, deviation, of_objective, of_noise = spread_of(outcome)
             more = factor * k * (z * of_noise + own * of_objective - z * deviation)
-        score = side.sign * factor * widened(z, k)
+        score = side.sign * factor * widening.widened(z, k)
         if not outcome.is_gaussian:
             score = score.clamp(-_FARTHEST, _FARTHEST)
         end = at_points(outcome.at_score(score[..., None, None])) + side.sign * more
@@ -419,7 +410,7 @@ class ChanceConstraint(DecisionAccount):
             """Normal scores of ``P(sign * y <= t)`` under the widened distribution."""
             values = side.sign * (t - more)
             score = side.sign * at_points(outcome.score(values[..., None, None]))
-            return narrowed(score / factor, z, k)
+            return widening.narrowed(score / factor, z, k)
 
         observed = observed_process(self.models[side.name])
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
@@ -444,8 +435,8 @@ class ChanceConstraint(DecisionAccount):
             return self.width, 1.0
         key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
         if key not in kept:
-            kept[key] = leave_one_out_factor(self.models[side.name], self.level, side.sign)
-        return kept[key], OF_ONE_POINT if of_one_point else width(self.account)
+            kept[key] = widening.leave_one_out_factor(self.models[side.name], self.level, side.sign)
+        return kept[key], widening.OF_ONE_POINT if of_one_point else widening.width(self.account)
 
     @property
     def _equal_score(self) -> float:

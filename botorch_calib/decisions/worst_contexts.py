@@ -10,8 +10,6 @@ distribution in the set. So ``q(x) <= limit`` if and only if the worst-case expe
 ``F_{x,c}(limit)`` is at least ``level``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

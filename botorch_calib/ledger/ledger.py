@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from botorch.exceptions.errors import InputDataError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions import InputDataError, InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
