@@ -10,8 +10,7 @@ from torch.autograd import Function
 
 _ROUNDING = 1e-15  # relative width of a bracket at which its search ends
 _MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
-# If the absolute value of the function is at most `_NEAR`, one more step may reach the root. If it
-# is at most `_EXACT`, the point is a root.
+# From absolute values up to `_NEAR` one more step may reach the root; up to `_EXACT` it is reached.
 _NEAR, _EXACT = 1e-4, 1e-13
 
 

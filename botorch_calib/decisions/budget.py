@@ -91,8 +91,7 @@ class Budget(NamedTuple):
         ``V + p - alpha T < size``.
 
     **Bound.** At most ``alpha T + size + level`` of the first ``T`` certified points violate a
-    limit, for any model, choice of points and environment. Outcomes may arrive in any order, or
-    never.
+    limit, for any model, choice of points and environment. Outcomes may come in any order or never.
 
     *Proof.* Let ``W_T`` be the number of violations among the first ``T`` points once all outcomes
     are known. When point ``T + 1`` was certified, ``W_T <= V + p < alpha T + size``, and so
@@ -100,8 +99,7 @@ class Budget(NamedTuple):
 
     Args:
         level: Stated probability that a point violates no limit.
-        size: Violations allowed beyond the stated share. Once they are spent, no further point is
-            certified.
+        size: Violations allowed beyond the stated share. Once spent, no further point is certified.
 
     Example:
         >>> budget = Budget(level=0.9)
@@ -157,8 +155,7 @@ def objective_coverage_bound(observed_misses: float, sign_probability: float = 0
     It does not apply to denoised intervals, which are narrower.
 
     Args:
-        observed_misses: Bound on the number, or the share, of rounds with the outcome outside the
-            interval.
+        observed_misses: Bound on the number or share of rounds with outcomes outside the interval.
         sign_probability: ``b``, in (0, 1); 1/2 for noise with a median of zero.
 
     Example:

@@ -93,8 +93,7 @@ def construct_inputs_certified_set_expansion(
     A given ``constraint`` is used as it is, with its account. Otherwise a new constraint is made
     from ``model``, an exact Gaussian process for each limited outcome, calibrated or not. The
     outcomes keep their limits jointly with probability ``level``. Limits are
-    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b`` and one outcome in
-    each row.
+    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b``, one outcome per row.
     """
     if constraint is None:
         if model is None:

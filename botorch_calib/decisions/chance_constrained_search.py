@@ -37,8 +37,7 @@ from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, without_search_warnings
 
-# Below this share of certified samples the search maximises the margin to find the certified set,
-# and samples it more densely.
+# Below this share of certified samples the search maximises the margin, and samples more densely.
 _RARE = 0.05
 # Fractions by which the end of a climb is moved back towards the certified start.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
@@ -72,8 +71,7 @@ def optimize_chance_constrained(
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that a chance constraint certifies.
 
-    If no certified point is found, the result is the most promising point instead, which has the
-    largest `ChanceConstraint.optimism`.
+    If no certified point is found, the result has the largest `ChanceConstraint.optimism` instead.
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
@@ -89,12 +87,10 @@ def optimize_chance_constrained(
         expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
             instead of ``acq_function``, to grow the certified set. They are spread evenly. With 0,
             the set grows only around points that ``acq_function`` selects, which usually suffices.
-            Use about 0.2 if few safe points are known at the start and the optimum is far from
-            them. Otherwise such decisions gain little.
+            Use about 0.2 only if few safe points are known at the start, far from the optimum.
         equality_constraints: Linear equality constraints, in the same form.
         fixed_features_list: Combinations of fixed values, as in ``optimize_acqf_mixed``, in place
-            of ``fixed_features``. Each combination is searched, except combinations that the
-            linear constraints exclude.
+            of ``fixed_features``. Combinations that the linear constraints exclude are skipped.
 
     Returns:
         The `ChanceConstrainedCandidate` ``(candidate, value, certified)``.
@@ -216,8 +212,7 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
 class LeastMargin(AcquisitionFunction):
     """The margin of a constraint, in standard deviations of the outcome.
 
-    For several outcomes it is the smallest margin. Without a constraint the margin is infinite, so
-    every point is certified.
+    For several outcomes it is the smallest margin. Without a constraint it is infinite.
     """
 
     def __init__(
@@ -346,10 +341,9 @@ def _unit_of_values(
 def _climb(
     acqf: AcquisitionFunction, unit: Tensor, margin: LeastMargin, region: Region, starts: Tensor
 ) -> Tensor:
-    """Ends of constrained searches from certified points, moved back until they are certified.
+    """Ends of searches from certified points, moved back towards these until they are certified.
 
-    SLSQP meets constraints only up to a tolerance, and sometimes ends far outside. Each end moves
-    back towards its start in a few steps.
+    SLSQP meets constraints only up to a tolerance, and sometimes ends far outside.
     """
     ends = _maximize(acqf, unit, region, starts, margin)
     # Project the ends onto equality constraints, unless that breaks other constraints.

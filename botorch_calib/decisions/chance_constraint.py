@@ -67,8 +67,7 @@ SOLE = "y"
 # shifted by `_ROOM` standard deviations and scaled, so that such points still have margins >= 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 _GREATEST = 1e300  # replaces an infinite quantile
-# Normal scores of predictions that are not Gaussian are clamped to this range, since smaller tail
-# probabilities underflow in double precision.
+# Normal scores of non-Gaussian predictions are clamped to this range: smaller tails underflow.
 _FARTHEST = 37.0
 
 
@@ -131,14 +130,11 @@ class ChanceConstraint(DecisionAccount):
         level: Probability, in (0, 1), with which all outcomes must be within the limits.
         width: A constant that replaces ``f width``; 1 uses the model's own quantiles.
         budget: Number of violations allowed beyond the stated share, see `Budget`. If more than a
-            few points are pending at a time, add ``level`` for each of these points. There is no
-            guarantee if the budget is infinite.
-        limits: ``{name: (lower, upper)}``, which replaces ``upper`` and ``lower`` if models have
-            names.
+            few points are pending at a time, add ``level`` for each. Infinity means no guarantee.
+        limits: ``{name: (lower, upper)}``, in place of ``upper`` and ``lower``, for named models.
         rows: The `decisions` of an earlier constraint, in the same order, with the outcomes that
             have arrived. With equal models, the new constraint is numerically identical to the
-            earlier one. Omit points that were never run: a point counts as a violation until all
-            of its outcomes have arrived.
+            earlier one. Omit points that were never run: pending outcomes count as violations.
         ambiguity: The ambiguity set of context distributions, if there are contexts. The set must
             provide a worst distribution; a set that only bounds expectations by gradients does not.
         contexts: The centre of the ambiguity set, as in `RobustUpperConfidenceBound`: a
@@ -146,14 +142,12 @@ class ChanceConstraint(DecisionAccount):
 
     Raises:
         InputDataError: If an argument or one of the ``rows`` is malformed, or there is no limit.
-        UnsupportedError: If a model has several outputs, describes the objective
-            (``denoise=True``) or is a batch of models, or if ``ambiguity`` has no worst
-            distribution.
+        UnsupportedError: If a model has several outputs, describes the objective (``denoise=True``)
+            or is a batch of models, or if ``ambiguity`` has no worst distribution.
 
     Warns:
         CalibrationWarning: If ``rows`` is missing although an earlier constraint decided with this
-            model or on the same data. Also if some ``rows`` have a different level, or limits on
-            different sides. Such rows are ignored.
+            model or on the same data. Also if ``rows`` with other levels or sides are ignored.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
@@ -265,8 +259,7 @@ class ChanceConstraint(DecisionAccount):
         Args:
             model: A model of the same outcome, fitted to all data so far, or several models by
                 name. A plain model takes over the calibrator of the model that it replaces. Call
-                `observe` with new data before this method, so that the quantiles of the old models
-                judge the new data.
+                `observe` with new data before, so that the quantiles of the old models judge them.
 
         Raises:
             InputDataError: If the names differ from the present ones.
@@ -299,8 +292,7 @@ class ChanceConstraint(DecisionAccount):
             confidence: Confidence, in (0, 1), of a statement about *one point* instead of all
                 rounds: the ``level``-quantile of outcomes at the point is within the limit. The
                 width is then 1.1, and ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)`` replaces
-                ``z sqrt(v_f + v_n)``, where ``v_n`` is the variance of the noise and ``v_f`` the
-                variance of the noise-free value.
+                ``z sqrt(v_f + v_n)``. The noise has variance ``v_n``, the noise-free value ``v_f``.
 
         Returns:
             Margins of shape ``b``, in units of the outcome. For several outcomes, the smallest
@@ -453,8 +445,7 @@ class ChanceConstraint(DecisionAccount):
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
 
-        The task column of a multi-task model with one output task may be omitted. ``name`` is the
-        argument's name in errors.
+        The task column of a multi-task model may be omitted. Errors call the argument ``name``.
         """
         for model in self.models.values():
             of_model = X
@@ -510,8 +501,7 @@ class ChanceConstraint(DecisionAccount):
     def typical_deviations(self) -> list[Tensor]:
         """Predicted standard deviation of each outcome, averaged over the training inputs.
 
-        It is 1 for a model without training inputs. Margins of different outcomes are compared in
-        these units, which do not depend on the point.
+        It is 1 without training inputs. Margins of different outcomes are compared in these units.
         """
         self._renew()
         if not self._deviations:
@@ -621,8 +611,7 @@ class ChanceConstraint(DecisionAccount):
                 below, else 0 (default); True means 1. For example, a run that exhausted 24 GB of
                 memory has ``Y = 24`` and the flag 1. It violates any upper limit of 24 or less.
                 Under a higher limit a certified point counts as a possible violation from then on,
-                since the outcome remains unknown. Models are conditioned on `stand_ins`; use these
-                for refits as well.
+                since the outcome remains unknown. Models learn `stand_ins`; refit to these as well.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed, if a model was
@@ -689,12 +678,10 @@ class ChanceConstraint(DecisionAccount):
         """Withdraw decisions about points ``n x d`` that will never be run.
 
         Pending decisions count as violations until they are withdrawn. The bound then holds for the
-        remaining decisions. Never withdraw a point that was run, even if the run failed: the bound
-        would no longer hold.
+        rest. Never withdraw a point that was run, even if it failed: that voids the bound.
 
         Each row of ``X`` withdraws the latest pending decision about its point. Rounded points are
-        matched as in `observe`. If an outcome of the point arrives after all, the decision is
-        restored, with a warning.
+        matched as in `observe`. If an outcome arrives, its decision counts again, with a warning.
 
         Raises:
             InputDataError: If a point has no pending decision, or one of its outcomes has arrived.
@@ -758,8 +745,7 @@ class ChanceConstraint(DecisionAccount):
     ) -> dict[str, KnownData]:
         """Return, for each outcome, its model's training data that belong to no row.
 
-        With ``is_out_counted``, the last observation at the point of a pending decision counts as
-        the outcome of that decision.
+        With ``is_out_counted``, the last observation at a pending decision's point is its outcome.
         """
         data = {}
         for name, model in self.models.items():
@@ -866,8 +852,7 @@ def _check_undecided(
 ) -> None:
     """Raise if a decision about a point would be too late, as its outcomes may be known already.
 
-    Models have been fitted to the ``learned`` outcomes. A row at the same point may record an
-    outcome only as a bound.
+    Models were fitted to the ``learned`` outcomes. Rows at the point may hold only a bound.
     """
     for row in rows:
         for name, side in row.get("beyond", {}).items():

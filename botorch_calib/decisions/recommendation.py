@@ -80,8 +80,7 @@ def recommend(
     ``c`` is the quantile of ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``,
     ``m`` and ``s`` describe differences from the baseline, and the probability is the share of
     draws in which ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements
-    depend on the models: check the models with `noise_diagnosis`, and the point with a
-    `ConfirmationTest`.
+    depend on the models: check these with `noise_diagnosis`, the point with a `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, without contexts among the inputs.

@@ -205,8 +205,7 @@ class DecisionAccount:
     """Rows of decisions about points, with their account and budget.
 
     This is the part of `ChanceConstraint` that needs no model; that class explains the arguments.
-    ``least_excess`` is the argument ``least`` of `Account.of`. With ``skip_malformed``, malformed
-    rows, such as rows of an edited file, are dropped.
+    ``least_excess`` is ``least`` of `Account.of`. ``skip_malformed`` drops malformed rows.
     """
 
     #: What to do about pending decisions. Clients override it with the names of their own calls.
@@ -245,8 +244,7 @@ class DecisionAccount:
         ``certified``. The other entries are dictionaries by outcome name. ``limits`` holds pairs
         ``[lower, upper]``, with None for no limit. ``quantiles`` holds the deciding quantiles in
         the same form. ``outcomes`` holds numbers, or None while they are pending. If an outcome is
-        known only to be beyond a bound, ``outcomes`` holds the bound, and ``beyond`` holds 1
-        (above) or -1 (below).
+        only known to be above or below a bound, it holds the bound, and ``beyond`` holds 1 or -1.
         """
         return copy.deepcopy(self._rows)
 
@@ -379,8 +377,7 @@ def leave_traces(
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
     """Whether earlier decisions under a statement used any of the ``parts`` or the ``data``.
 
-    ``data`` holds training inputs ``n x d`` of models. They count as used if their last point is
-    one of the latest decided points.
+    Training inputs ``n x d`` in ``data`` count as used if their last point was decided recently.
     """
     ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
     decided = any(statement in _DECIDED.get(part, ()) for part in parts)

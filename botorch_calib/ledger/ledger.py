@@ -1,7 +1,5 @@
 """`FeedbackLedger`: a record of queries and their delayed values."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -87,8 +85,7 @@ class FeedbackLedger:
     ``len(ledger)`` is the number of trials. ``bool(ledger)`` is True, even without trials.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it. A ledger in a
-    file cannot be pickled, but its `snapshot` can. A forked process can read the ledger as it was
-    at the fork.
+    file cannot be pickled, but its `snapshot` can. A forked process reads it as it was at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
@@ -100,8 +97,7 @@ class FeedbackLedger:
         clock: The unit of time, ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best (True) or the least (False). None counts as
             True, until a proposer or optimizer that has a ``maximize`` sets it.
-        propose: A function that chooses the queries of `ask`, such as a `DelayAwareProposer`. It is
-            not stored in a file.
+        propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`. No file stores it.
 
     Example:
         >>> ledger = FeedbackLedger(dim=2)  # or FeedbackLedger.open("run.ledger", dim=2)
@@ -280,9 +276,8 @@ class FeedbackLedger:
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, submit it, and return the new trial, whose value `tell` records.
 
-        Only one thread at a time chooses a query. If another thread submits a query meanwhile, the
-        thread chooses again. An `AsynchronousOptimizer` that starts before the trial has a value
-        evaluates the trial.
+        Only one thread at a time chooses a query, and chooses again if another one submits a query
+        meanwhile. An `AsynchronousOptimizer` that starts before the trial has a value evaluates it.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
@@ -372,8 +367,7 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The corrected value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
-            time: Time from which ``y`` is valid (default: now). It must not be before the time of
-                the previous value.
+            time: Time from which ``y`` is valid (default: now), not before the previous value's.
             outcomes: See `tell` (default: unchanged).
             context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
@@ -585,8 +579,7 @@ class FeedbackLedger:
         """Rows of the decisions about queries, in order of id, with the outcomes known at ``now``.
 
         To continue a campaign, pass this list as ``rows`` to a `ChanceConstraint`. A late value is
-        an outcome even with ``late="discard"``. A certified trial without a value counts as a
-        violation.
+        an outcome even with ``late="discard"``. A certified trial without a value is a violation.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
@@ -620,7 +613,7 @@ class FeedbackLedger:
             for trial in self.trials_at(now)
         ]
 
-    def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
+    def to_dataframe(self, now: float | None = None) -> "pandas.DataFrame":
         """The records of `to_records` as a pandas data frame with one row per trial."""
         import pandas
 

@@ -52,8 +52,7 @@ class ViewAtTime:
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
         self.arrived: Mask = self.submitted & (arrivals <= now)
         # Trials whose value has arrived; unless the ledger uses late values, it arrived in time. A
-        # trial with a value cannot be abandoned. A value is therefore late if it arrived at the
-        # time when its trial was abandoned.
+        # trial with a value cannot be abandoned. At equal times the value came last, and is late.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
         self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
