@@ -1,7 +1,5 @@
 """Batched roots of increasing functions, and their derivatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +10,7 @@ from torch.autograd import Function
 
 _ROUNDING = 1e-15  # relative width of a bracket at which its search ends
 _MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
-# If the absolute value of the function is at most `_NEAR`, one more step may reach the root. If it
-# is at most `_EXACT`, the point is a root.
+# From absolute values up to `_NEAR` one more step may reach the root; up to `_EXACT` it is reached.
 _NEAR, _EXACT = 1e-4, 1e-13
 
 
@@ -32,15 +29,10 @@ def bracketed_root(
     value. On a GPU the number of steps is fixed, so that the host does not wait for the device. On
     a CPU the search ends as soon as all roots are found. The roots have no gradient.
 
-    Args:
-        function: A function of points that returns the values ``v``, the slopes ``v'``, and
-            ``v'' / v'`` for Halley's method or 0 for Newton's. The search is fast if ``v`` is
-            nearly linear, as normal scores are.
-        start: Points at which the search starts.
-        low: Numbers below the roots.
-        high: Numbers above the roots.
-        num_steps: Number of steps on a GPU.
-        close: Absolute value of ``v`` from which one more step reaches the root.
+    ``function`` returns the values ``v``, the slopes ``v'``, and ``v'' / v'`` for Halley's method
+    or 0 for Newton's. The search is fast if ``v`` is nearly linear, as normal scores are. It starts
+    at ``start``, and the roots lie between ``low`` and ``high``. Once ``|v|`` is at most ``close``,
+    one more step reaches the root. ``num_steps`` is the number of steps on a GPU.
     """
     x, last = start, torch.full_like(start, math.nan)
     found = torch.zeros_like(start, dtype=torch.bool)
@@ -66,10 +58,7 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """Return ``root``, the solution of ``function(root, *inputs) = 0``, differentiable in inputs.
-
-    It is differentiable as often as ``function`` is.
-    """
+    """Return the ``root`` of ``function(root, *inputs)``, as differentiable as the function."""
     out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out
 

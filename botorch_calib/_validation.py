@@ -4,8 +4,6 @@ Most checks return the valid argument. Errors name the argument. Public entry po
 they change anything. Checks of models are in ``models/requirements.py``.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import reprlib
@@ -147,10 +145,7 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Validate fixed features of ``num`` columns, and return values by nonnegative column.
-
-    None means no fixed features.
-    """
+    """Validate fixed features of ``num`` columns, or None; return values by nonnegative column."""
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -180,7 +175,6 @@ def check_callable(name: str, value: T, kind: str = "callable") -> T:
 
 
 def check_model(model: object) -> Model:
-    """Validate a BoTorch model."""
     if not isinstance(model, Model):
         raise UnsupportedError(
             f"`model` must be a BoTorch model such as SingleTaskGP, got {type(model).__name__}."
@@ -189,7 +183,6 @@ def check_model(model: object) -> Model:
 
 
 def check_acquisition(acq_function: object) -> None:
-    """Validate an acquisition function."""
     if not isinstance(acq_function, AcquisitionFunction):
         raise UnsupportedError(
             f"`acq_function` must be an acquisition function, got {type(acq_function).__name__}."
@@ -200,7 +193,6 @@ def check_acquisition(acq_function: object) -> None:
 
 
 def check_tensor(name: str, value: object) -> Tensor:
-    """Validate a tensor."""
     if not isinstance(value, Tensor):
         # `torch.as_tensor` would read the labels of a pandas object.
         values = f"({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
@@ -218,7 +210,7 @@ def check_finite(name: str, value: Tensor) -> Tensor:
     return value
 
 
-def in_double(name: str, value: Any, device: torch.device | None = None) -> Tensor:
+def in_double(name: str, value: object, device: torch.device | None = None) -> Tensor:
     """Return a number or a tensor, which may contain NaN, as a tensor in double precision."""
     if isinstance(value, Tensor):
         return value.to(device, torch.double)

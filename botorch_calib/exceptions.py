@@ -1,6 +1,7 @@
 """Warnings and errors of the package, in addition to ``botorch.exceptions``."""
 
 import sys
+import warnings
 
 from botorch.exceptions.errors import BotorchError
 from botorch.exceptions.warnings import BotorchWarning
@@ -32,6 +33,11 @@ class DamagedLedgerError(LedgerError):
 
 class EvaluationError(BotorchError, RuntimeError):
     """Raised if an objective cannot be evaluated: its executor is lost, or its trials fail."""
+
+
+def warn(message: str, category: type[Warning] = CalibrationWarning) -> None:
+    """Issue a warning that points to the code that called the package."""
+    warnings.warn(message, category, stacklevel=level_of_caller())
 
 
 def level_of_caller() -> int:

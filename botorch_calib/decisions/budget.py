@@ -1,15 +1,9 @@
-r"""The budget of violations that a chance constraint may spend.
-
-`Budget` states and proves the bound, `Account` summarises the decisions so far, and
-`objective_coverage_bound` turns a bound for outcomes into a bound for the objective.
-"""
-
-from __future__ import annotations
+"""The budget of violations that a chance constraint may spend."""
 
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from botorch.exceptions.errors import InputDataError
 
@@ -64,7 +58,7 @@ class Account(NamedTuple):
         share: float,
         size: float = SIZE,
         least: float = LEAST_EXCESS,
-    ) -> Account:
+    ) -> Self:
         """Return the account of ``decisions``, given in the order in which they were made.
 
         With a stated ``share`` of violations, a certified round adds ``1 - share`` to the excess if
@@ -97,8 +91,7 @@ class Budget(NamedTuple):
         ``V + p - alpha T < size``.
 
     **Bound.** At most ``alpha T + size + level`` of the first ``T`` certified points violate a
-    limit, for any model, choice of points and environment. Outcomes may arrive in any order, or
-    never.
+    limit, for any model, choice of points and environment. Outcomes may come in any order or never.
 
     *Proof.* Let ``W_T`` be the number of violations among the first ``T`` points once all outcomes
     are known. When point ``T + 1`` was certified, ``W_T <= V + p < alpha T + size``, and so
@@ -106,8 +99,7 @@ class Budget(NamedTuple):
 
     Args:
         level: Stated probability that a point violates no limit.
-        size: Violations allowed beyond the stated share. Once they are spent, no further point is
-            certified.
+        size: Violations allowed beyond the stated share. Once spent, no further point is certified.
 
     Example:
         >>> budget = Budget(level=0.9)
@@ -163,8 +155,7 @@ def objective_coverage_bound(observed_misses: float, sign_probability: float = 0
     It does not apply to denoised intervals, which are narrower.
 
     Args:
-        observed_misses: Bound on the number, or the share, of rounds with the outcome outside the
-            interval.
+        observed_misses: Bound on the number or share of rounds with outcomes outside the interval.
         sign_probability: ``b``, in (0, 1); 1/2 for noise with a median of zero.
 
     Example:

@@ -1,7 +1,6 @@
 """`CertifiedSetExpansion`: an acquisition function that grows the certified set."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.base import members_of
-from botorch_calib.acquisition.input_constructors import limits_from, register_once
+from botorch_calib.acquisition.input_constructors import Constraints, limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraint import ChanceConstraint, at_points, spread_of
 from botorch_calib.models import CensoredDelayModel
@@ -54,14 +53,12 @@ class CertifiedSetExpansion(PendingPoints):
         self.set_X_pending(X_pending)
 
     def _account_for(self, X_pending: Tensor | None) -> None:
-        self._present = [*map(predicting_process, self.constraint.models.values())]
-        self._conditioned = self._present
+        present = conditioned = [*map(predicting_process, self.constraint.models.values())]
         if X_pending is not None:
             # The variance does not depend on outcomes, so hallucinated outcomes suffice.
-            self._conditioned = [
-                CensoredDelayModel(process, X_pending, imputation="hallucinate")
-                for process in self._present
-            ]
+            given = partial(CensoredDelayModel, X_pending=X_pending, imputation="hallucinate")
+            conditioned = [*map(given, present)]
+        self._present, self._conditioned = present, conditioned
 
     def _models(self) -> list[Any]:
         """The current processes, which `observe` replaces, conditioned on pending points."""
@@ -86,7 +83,7 @@ class CertifiedSetExpansion(PendingPoints):
 def construct_inputs_certified_set_expansion(
     model: Model | None = None,
     constraint: ChanceConstraint | None = None,
-    constraints: Any = None,
+    constraints: Constraints = None,
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     level: float = 0.9,
     X_pending: Tensor | None = None,
@@ -96,22 +93,19 @@ def construct_inputs_certified_set_expansion(
     A given ``constraint`` is used as it is, with its account. Otherwise a new constraint is made
     from ``model``, an exact Gaussian process for each limited outcome, calibrated or not. The
     outcomes keep their limits jointly with probability ``level``. Limits are
-    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b`` and one outcome in
-    each row.
+    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b``, one outcome per row.
     """
     if constraint is None:
         if model is None:
             raise InputDataError("`model` must be given, unless there is a chance `constraint`.")
         found = limits_from(constraints, constraints_tuple, model.num_outputs)
-        members = members_of(model)
-        models, limits = {}, {}
-        for i, pair in found.items():
-            models[f"outcome {i}"], limits[f"outcome {i}"] = _gaussian(members[i]), pair
+        members, limits = members_of(model), {f"outcome {i}": pair for i, pair in found.items()}
+        models = {f"outcome {i}": _gaussian(members[i]) for i in found}
         constraint = ChanceConstraint(models, level=level, limits=limits, rows=())
     return {"constraint": constraint, "X_pending": X_pending}
 
 
-def _gaussian(model: Any) -> Any:
+def _gaussian(model: Model) -> Model:
     """Return the model without its calibrator, but with the same pending points."""
     if not isinstance(model, Surrogate):
         return model

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import NamedTuple
@@ -32,13 +32,12 @@ from botorch_calib._validation import (
 )
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constraint import ChanceConstraint, clearance
-from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
+from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, without_search_warnings
 
-# Below this share of certified samples the search maximises the margin to find the certified set,
-# and samples it more densely.
+# Below this share of certified samples the search maximises the margin, and samples more densely.
 _RARE = 0.05
 # Fractions by which the end of a climb is moved back towards the certified start.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
@@ -49,7 +48,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
-    """A candidate ``1 x d``, its acquisition value, and whether the candidate is certified."""
+    """A candidate ``1 x d``, its acquisition value, a scalar, and whether it is certified."""
 
     candidate: Tensor
     value: Tensor
@@ -72,8 +71,7 @@ def optimize_chance_constrained(
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that a chance constraint certifies.
 
-    If no certified point is found, the result is the most promising point instead, which has the
-    largest `ChanceConstraint.optimism`.
+    If no certified point is found, the result has the largest `ChanceConstraint.optimism` instead.
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
@@ -89,16 +87,13 @@ def optimize_chance_constrained(
         expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
             instead of ``acq_function``, to grow the certified set. They are spread evenly. With 0,
             the set grows only around points that ``acq_function`` selects, which usually suffices.
-            Use about 0.2 if few safe points are known at the start and the optimum is far from
-            them. Otherwise such decisions gain little.
+            Use about 0.2 only if few safe points are known at the start, far from the optimum.
         equality_constraints: Linear equality constraints, in the same form.
         fixed_features_list: Combinations of fixed values, as in ``optimize_acqf_mixed``, in place
-            of ``fixed_features``. Each combination is searched, except combinations that the
-            linear constraints exclude.
+            of ``fixed_features``. Combinations that the linear constraints exclude are skipped.
 
     Returns:
-        A tuple ``(candidate, value, certified)``: the point ``1 x d``, the acquisition function's
-        value at this point (a scalar), and whether the constraint certifies the point.
+        The `ChanceConstrainedCandidate` ``(candidate, value, certified)``.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
@@ -116,9 +111,8 @@ def optimize_chance_constrained(
     """
     check_instance("constraint", constraint, ChanceConstraint)
     check_acquisition(acq_function)
-    searched = acq_function
-    if expands(expansion_share, constraint.num_decisions):
-        searched = CertifiedSetExpansion(constraint)
+    grows = expands(expansion_share, constraint.num_decisions)
+    searched = CertifiedSetExpansion(constraint) if grows else acq_function
     linear = inequality_constraints, equality_constraints
     size = num_restarts, raw_samples
     place = Place(bounds, choices, fixed_features, *linear, *size, fixed_features_list)
@@ -173,10 +167,7 @@ class Place(NamedTuple):
 def best_certified(
     acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
 ) -> tuple[Tensor, bool]:
-    """Return the best certified point ``1 x d`` and True, or the most promising one and False.
-
-    The errors are the same as in `optimize_chance_constrained`.
-    """
+    """Return the best certified point ``1 x d`` and True, or the most promising one and False."""
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
     if place.choices is not None:
@@ -212,18 +203,16 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
     remedy = constraint.note_of_outstanding() or (
         "Start from points known to meet the limits, lower the `level`, or increase `raw_samples`."
     )
-    warnings.warn(
+    warn(
         f"A point is not certified{why}: it may meet the limits, without any guarantee. {remedy}",
         NotCertifiedWarning,
-        stacklevel=level_of_caller(),
     )
 
 
 class LeastMargin(AcquisitionFunction):
     """The margin of a constraint, in standard deviations of the outcome.
 
-    For several outcomes it is the smallest margin. Without a constraint the margin is infinite, so
-    every point is certified.
+    For several outcomes it is the smallest margin. Without a constraint it is infinite.
     """
 
     def __init__(
@@ -352,20 +341,13 @@ def _unit_of_values(
 def _climb(
     acqf: AcquisitionFunction, unit: Tensor, margin: LeastMargin, region: Region, starts: Tensor
 ) -> Tensor:
-    """Ends of constrained searches from certified points, moved back until they are certified.
+    """Ends of searches from certified points, moved back towards these until they are certified.
 
-    SLSQP meets constraints only up to a tolerance, and sometimes ends far outside. Each end moves
-    back towards its start in a few steps.
+    SLSQP meets constraints only up to a tolerance, and sometimes ends far outside.
     """
-
-    def clear(X: Tensor) -> Tensor:
-        return margin(X) - clearance(X.dtype)
-
-    ends = _maximize(acqf, unit, region, starts, None if margin.constraint is None else clear)
-    if region.equal:
-        # SLSQP meets equality constraints only up to a tolerance: project the points, unless that
-        # breaks other constraints.
-        ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
+    ends = _maximize(acqf, unit, region, starts, margin)
+    # Project the ends onto equality constraints, unless that breaks other constraints.
+    ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
@@ -381,15 +363,15 @@ def _maximize(
     unit: Tensor,
     region: Region,
     starts: Tensor,
-    limit: Callable[[Tensor], Tensor] | None = None,
+    margin: LeastMargin | None = None,
 ) -> Tensor:
-    """Maximisers found by BoTorch from ``starts`` (``b x 1 x d``), subject to ``limit(X) >= 0``."""
+    """Maximisers found by BoTorch from ``starts``, ``b x 1 x d``; the ``margin`` must stay >= 0."""
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     functions: list[Function] = [in_widths]
-    if limit is not None:
-        functions.append(lambda X: limit(in_widths.inputs(X)))
-    is_constrained = bool(limit or region.linear or region.equal)
+    if margin is not None and margin.constraint is not None:
+        functions.append(lambda X: margin(in_widths.inputs(X)) - clearance(X.dtype))
+    is_constrained = bool(functions[1:] or region.linear or region.equal)
     if is_constrained:
         # The default tolerance of SLSQP, unless single precision cannot resolve it.
         options["ftol"] = max(1e-6, clearance(starts.dtype))

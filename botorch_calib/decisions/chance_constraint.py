@@ -1,12 +1,9 @@
 """`ChanceConstraint`: keeps an outcome within its limits with a stated probability."""
 
-from __future__ import annotations
-
 import copy
 import math
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -27,6 +24,7 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
+from botorch_calib.decisions import widening
 from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
 from botorch_calib.decisions.matching_decisions import DecidedPoints, Match, matches
 from botorch_calib.decisions.rows import (
@@ -39,16 +37,8 @@ from botorch_calib.decisions.rows import (
     is_outside,
     leave_traces,
 )
-from botorch_calib.decisions.widening import (
-    OF_ONE_POINT,
-    leave_one_out_factor,
-    narrowed,
-    scores_of_parts,
-    widened,
-    width,
-)
 from botorch_calib.decisions.worst_contexts import WorstContexts
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.beyond import checked_beyond, stand_ins
 from botorch_calib.models.cholesky_factor import ModelState
@@ -77,8 +67,7 @@ SOLE = "y"
 # shifted by `_ROOM` standard deviations and scaled, so that such points still have margins >= 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 _GREATEST = 1e300  # replaces an infinite quantile
-# Normal scores of predictions that are not Gaussian are clamped to this range, since smaller tail
-# probabilities underflow in double precision.
+# Normal scores of non-Gaussian predictions are clamped to this range: smaller tails underflow.
 _FARTHEST = 37.0
 
 
@@ -141,14 +130,11 @@ class ChanceConstraint(DecisionAccount):
         level: Probability, in (0, 1), with which all outcomes must be within the limits.
         width: A constant that replaces ``f width``; 1 uses the model's own quantiles.
         budget: Number of violations allowed beyond the stated share, see `Budget`. If more than a
-            few points are pending at a time, add ``level`` for each of these points. There is no
-            guarantee if the budget is infinite.
-        limits: ``{name: (lower, upper)}``, which replaces ``upper`` and ``lower`` if models have
-            names.
+            few points are pending at a time, add ``level`` for each. Infinity means no guarantee.
+        limits: ``{name: (lower, upper)}``, in place of ``upper`` and ``lower``, for named models.
         rows: The `decisions` of an earlier constraint, in the same order, with the outcomes that
             have arrived. With equal models, the new constraint is numerically identical to the
-            earlier one. Omit points that were never run: a point counts as a violation until all
-            of its outcomes have arrived.
+            earlier one. Omit points that were never run: pending outcomes count as violations.
         ambiguity: The ambiguity set of context distributions, if there are contexts. The set must
             provide a worst distribution; a set that only bounds expectations by gradients does not.
         contexts: The centre of the ambiguity set, as in `RobustUpperConfidenceBound`: a
@@ -156,14 +142,12 @@ class ChanceConstraint(DecisionAccount):
 
     Raises:
         InputDataError: If an argument or one of the ``rows`` is malformed, or there is no limit.
-        UnsupportedError: If a model has several outputs, describes the objective
-            (``denoise=True``) or is a batch of models, or if ``ambiguity`` has no worst
-            distribution.
+        UnsupportedError: If a model has several outputs, describes the objective (``denoise=True``)
+            or is a batch of models, or if ``ambiguity`` has no worst distribution.
 
     Warns:
         CalibrationWarning: If ``rows`` is missing although an earlier constraint decided with this
-            model or on the same data. Also if some ``rows`` have a different level, or limits on
-            different sides. Such rows are ignored.
+            model or on the same data. Also if ``rows`` with other levels or sides are ignored.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
@@ -209,13 +193,12 @@ class ChanceConstraint(DecisionAccount):
         self._states: list[Any] = []
         self._factor: dict[tuple[str, float], float] = {}
         self._deviations: list[Tensor] = []
-        if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
-            warnings.warn(
+        parts = _parts_of(self.models.values())
+        if rows is None and have_decided(parts, self._statement, self.known_decisions()):
+            warn(
                 "An earlier constraint has decided with this model or on these data, and a new "
                 "constraint counts violations from zero. Continue with `with_model`, or with "
-                "`ChanceConstraint(..., rows=)` and the `decisions` of the earlier constraint.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "`ChanceConstraint(..., rows=)` and the `decisions` of the earlier constraint."
             )
 
     @classmethod
@@ -276,8 +259,7 @@ class ChanceConstraint(DecisionAccount):
         Args:
             model: A model of the same outcome, fitted to all data so far, or several models by
                 name. A plain model takes over the calibrator of the model that it replaces. Call
-                `observe` with new data before this method, so that the quantiles of the old models
-                judge the new data.
+                `observe` with new data before, so that the quantiles of the old models judge them.
 
         Raises:
             InputDataError: If the names differ from the present ones.
@@ -289,7 +271,7 @@ class ChanceConstraint(DecisionAccount):
         twin = copy.copy(self)
         twin.models = {}
         for name, present in self.models.items():
-            refitted: Any = sole_member(given[name])
+            refitted = sole_member(given[name])
             if _calibrator_of(present) and not _calibrator_of(refitted):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
@@ -310,8 +292,7 @@ class ChanceConstraint(DecisionAccount):
             confidence: Confidence, in (0, 1), of a statement about *one point* instead of all
                 rounds: the ``level``-quantile of outcomes at the point is within the limit. The
                 width is then 1.1, and ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)`` replaces
-                ``z sqrt(v_f + v_n)``, where ``v_n`` is the variance of the noise and ``v_f`` the
-                variance of the noise-free value.
+                ``z sqrt(v_f + v_n)``. The noise has variance ``v_n``, the noise-free value ``v_f``.
 
         Returns:
             Margins of shape ``b``, in units of the outcome. For several outcomes, the smallest
@@ -376,7 +357,7 @@ class ChanceConstraint(DecisionAccount):
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
-            scores = scores_of_parts(self.level, torch.stack(kept))
+            scores = widening.scores_of_parts(self.level, torch.stack(kept))
         else:
             scores = torch.tensor([self._equal_score], dtype=torch.double, device=X.device)
         sides = zip(self._sides, scores, strict=True)
@@ -392,7 +373,7 @@ class ChanceConstraint(DecisionAccount):
         scores = []
         for side, own in zip(sides, below, strict=True):
             factor, k = self._factors(side)
-            scores.append(narrowed(side.sign * own / factor, z, k))
+            scores.append(widening.narrowed(side.sign * own / factor, z, k))
         if self._contexts is None:
             return scores
         observed = observed_process(self.models[name])
@@ -409,7 +390,7 @@ class ChanceConstraint(DecisionAccount):
             own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
             _, deviation, of_objective, of_noise = spread_of(outcome)
             more = factor * k * (z * of_noise + own * of_objective - z * deviation)
-        score = side.sign * factor * widened(z, k)
+        score = side.sign * factor * widening.widened(z, k)
         if not outcome.is_gaussian:
             score = score.clamp(-_FARTHEST, _FARTHEST)
         end = at_points(outcome.at_score(score[..., None, None])) + side.sign * more
@@ -421,7 +402,7 @@ class ChanceConstraint(DecisionAccount):
             """Normal scores of ``P(sign * y <= t)`` under the widened distribution."""
             values = side.sign * (t - more)
             score = side.sign * at_points(outcome.score(values[..., None, None]))
-            return narrowed(score / factor, z, k)
+            return widening.narrowed(score / factor, z, k)
 
         observed = observed_process(self.models[side.name])
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
@@ -446,8 +427,8 @@ class ChanceConstraint(DecisionAccount):
             return self.width, 1.0
         key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
         if key not in kept:
-            kept[key] = leave_one_out_factor(self.models[side.name], self.level, side.sign)
-        return kept[key], OF_ONE_POINT if of_one_point else width(self.account)
+            kept[key] = widening.leave_one_out_factor(self.models[side.name], self.level, side.sign)
+        return kept[key], widening.OF_ONE_POINT if of_one_point else widening.width(self.account)
 
     @property
     def _equal_score(self) -> float:
@@ -464,8 +445,7 @@ class ChanceConstraint(DecisionAccount):
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
 
-        The task column of a multi-task model with one output task may be omitted. ``name`` is the
-        argument's name in errors.
+        The task column of a multi-task model may be omitted. Errors call the argument ``name``.
         """
         for model in self.models.values():
             of_model = X
@@ -521,8 +501,7 @@ class ChanceConstraint(DecisionAccount):
     def typical_deviations(self) -> list[Tensor]:
         """Predicted standard deviation of each outcome, averaged over the training inputs.
 
-        It is 1 for a model without training inputs. Margins of different outcomes are compared in
-        these units, which do not depend on the point.
+        It is 1 without training inputs. Margins of different outcomes are compared in these units.
         """
         self._renew()
         if not self._deviations:
@@ -596,11 +575,12 @@ class ChanceConstraint(DecisionAccount):
         Warns:
             CalibrationWarning: If pending decisions use up the budget.
         """
+        self.check_points("X", check_inputs("X", X))
         decided = self._decided(X)
-        self._record(decided)
+        self._record(decided, self.models.values())
         is_denied = not all(row["certified"] for row in decided)
         if (note := self.note_of_outstanding()) and (is_denied or self.budget_left > 0.0):
-            warnings.warn(note, CalibrationWarning, stacklevel=level_of_caller())
+            warn(note)
         return copy.deepcopy(decided)
 
     @in_turn
@@ -631,8 +611,7 @@ class ChanceConstraint(DecisionAccount):
                 below, else 0 (default); True means 1. For example, a run that exhausted 24 GB of
                 memory has ``Y = 24`` and the flag 1. It violates any upper limit of 24 or less.
                 Under a higher limit a certified point counts as a possible violation from then on,
-                since the outcome remains unknown. Models are conditioned on `stand_ins`; use these
-                for refits as well.
+                since the outcome remains unknown. Models learn `stand_ins`; refit to these as well.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed, if a model was
@@ -648,77 +627,61 @@ class ChanceConstraint(DecisionAccount):
             return
         for model in self.models.values():
             check_fits(model, X)
-        decisions = X if self._contexts is None else self._contexts.decisions(X)
         self._check_outcomes(X, Y, Yvar)
         sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
-        named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
-        came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        points = self._whole(decisions.tolist())
+        by_point = zip(map(numbers_of, Y.cpu()), sides.int().tolist(), strict=True)
+        named = (zip(self.limits, *each, strict=True) for each in by_point)
+        came = [{name: (y, side) for name, y, side in each if not math.isnan(y)} for each in named]
+        decisions = X if self._contexts is None else self._contexts.decisions(X)
         rows = [*self._first_rows, *self._rows]
-        fresh = self._data_of_no_row(rows)
-        signed = (zip(self.limits, map(int, signs), strict=True) for signs in sides.tolist())
-        bounds = [{name: side for name, side in each if side} for each in signed]
-        own, num = self._decided_points(rows, points), len(self._first_rows)
-        found = matches(rows, num, own, points, came, bounds, fresh)
+        own, points = self._decided_points(rows, decisions.tolist())
+        fresh = self._data_of_no_row(rows, own.points)
+        found = matches(rows, len(self._first_rows), own, points, came, fresh)
         if self._withdrawn:
             self._match_withdrawn(found, points, len(rows))
             rows += self._withdrawn
-        is_new, taught = [match.row is None for match in found], []
-        for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
-            learned = {
-                name
-                for name in match.new
-                if fresh[name].take(x, each[name], rounded=True, side=bounds[i].get(name, 0))
-            }
+        taught = []
+        for i, (x, outcomes, match) in enumerate(zip(points, came, found, strict=True)):
+            told = ((name, *outcomes[name]) for name in match.new)
+            learned = {name for name, y, side in told if fresh[name].take(x, y, True, side)}
             taught.append([name in match.new - learned for name in self.limits])
-            if is_new[i]:
-                values = {name: y for name, y in each.items() if name not in bounds[i]}
-                _check_no_bound(f"`X[{i}]`, {x},", values, [rows[j] for j in sum(own.near(x), [])])
-            if is_new[i] and learned:
-                raise InputDataError(
-                    f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
-                    "outcome: a decision now would use hindsight. Call `observe` first, then "
-                    "refit, then `with_model`; here, call `observe` of the constraint with the "
-                    "earlier model. If outcomes arrive later, call `decide` before a point is "
-                    "evaluated."
-                )
-        decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
+            if match.row is None:
+                near = [rows[j] for j in match.near]
+                _check_undecided(f"`X[{i}]`, {x},", outcomes, learned, near)
+        is_new = torch.tensor([match.row is None for match in found], device=X.device)
+        decided = self._decided(decisions[is_new])
         if num := sum(not match.new for match in found):
-            warnings.warn(
+            warn(
                 f"{num} of {len(X)} outcomes were recorded before, or are among the initial data "
                 "of the model, and are ignored. Call `observe` once for each outcome, with new "
                 "outcomes only, before the model is refitted. If a point was measured again with "
-                "an equal outcome, call `decide` before each measurement.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "an equal outcome, call `decide` before each measurement."
             )
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # This may raise, so it comes before any change of state.
-        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
+        new = torch.where(is_taught, Y, torch.nan)
+        models = self._taught(X, new, Yvar, condition, None if beyond is None else sides)
         self._restore({id(rows[match.row]) for match in found if match.row is not None})
-        self._record(decided)
-        new = iter(decided)
-        for match, outcomes, signs in zip(found, came, bounds, strict=True):
-            if match.new:
-                row = next(new) if match.row is None else rows[match.row]
-                row["outcomes"].update({name: outcomes[name] for name in match.new})
-                if own_signs := {name: signs[name] for name in signs if name in match.new}:
-                    row["beyond"] = {**row.get("beyond", {}), **own_signs}
-        self._accounts.clear()
+        made = iter(decided)
+        for match, outcomes in zip(found, came, strict=True):
+            row = next(made) if match.row is None else rows[match.row]
+            for name, (y, side) in outcomes.items():
+                if name in match.new:
+                    row["outcomes"][name] = y
+                    if side:
+                        row.setdefault("beyond", {})[name] = side
+        self._record(decided, {*self.models.values(), *models.values()})
         self.models = models
-        leave_traces(self._parts(), self._statement)
 
     @in_turn
     def withdraw(self, X: Tensor) -> None:
         """Withdraw decisions about points ``n x d`` that will never be run.
 
         Pending decisions count as violations until they are withdrawn. The bound then holds for the
-        remaining decisions. Never withdraw a point that was run, even if the run failed: the bound
-        would no longer hold.
+        rest. Never withdraw a point that was run, even if it failed: that voids the bound.
 
         Each row of ``X`` withdraws the latest pending decision about its point. Rounded points are
-        matched as in `observe`. If an outcome of the point arrives after all, the decision is
-        restored, with a warning.
+        matched as in `observe`. If an outcome arrives, its decision counts again, with a warning.
 
         Raises:
             InputDataError: If a point has no pending decision, or one of its outcomes has arrived.
@@ -726,8 +689,8 @@ class ChanceConstraint(DecisionAccount):
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return
-        points, rows = self._whole(X.tolist()), self._rows
-        own, withdrawn = self._decided_points(rows, points), set()
+        rows, withdrawn = self._rows, set()
+        own, points = self._decided_points(rows, X.tolist())
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
             free = [[j for j in group if outcomes[j] == {None}] for group in own.near(point)]
@@ -745,7 +708,7 @@ class ChanceConstraint(DecisionAccount):
 
     def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
         """Match outcomes that have no row yet with withdrawn decisions, numbered from ``num``."""
-        own = self._decided_points(self._withdrawn, points)
+        own, _ = self._decided_points(self._withdrawn, points)
         free = {*range(len(self._withdrawn))}
         for i, (match, point) in enumerate(zip(found, points, strict=True)):
             near = [[j for j in group if j in free] for group in own.near(point)]
@@ -761,30 +724,30 @@ class ChanceConstraint(DecisionAccount):
             return
         self._withdrawn[:] = [row for row in self._withdrawn if id(row) not in told]
         self._rows.extend(run)
-        warnings.warn(
+        warn(
             f"{len(run)} of the outcomes belong to withdrawn decisions, which count again. "
-            "Withdraw only points that were never run.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
+            "Withdraw only points that were never run."
         )
 
-    def _decided_points(self, rows: list[Row], given: Sequence[list[float]]) -> DecidedPoints:
-        """Prepare the points of rows for matching with the ``given`` points."""
-        points = self._whole(row["point"] for row in rows)
+    def _decided_points(
+        self, rows: list[Row], given: Sequence[list[float]]
+    ) -> tuple[DecidedPoints, list[list[float]]]:
+        """Return the points of rows, and ``given`` points, prepared for matching."""
+        points = self._whole([*(row["point"] for row in rows), *given])
         known = [inputs.tolist() for inputs in self.known_decisions()]
-        data = [x for x in sum(known, []) or [*points, *given] if len(x) == len(given[0])]
+        data = [x for x in sum(known, []) or points if len(x) == len(points[-1])]
         table = torch.tensor(data, dtype=torch.double)
-        return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
+        decided = DecidedPoints(points[: len(rows)], table.amax(dim=0) - table.amin(dim=0))
+        return decided, points[len(rows) :]
 
     def _data_of_no_row(
-        self, rows: list[Row], is_out_counted: bool = False
+        self, rows: list[Row], points: list[list[float]], is_out_counted: bool = False
     ) -> dict[str, KnownData]:
         """Return, for each outcome, its model's training data that belong to no row.
 
-        With ``is_out_counted``, the last observation at the point of a pending decision counts as
-        the outcome of that decision.
+        With ``is_out_counted``, the last observation at a pending decision's point is its outcome.
         """
-        data, points = {}, self._whole(row["point"] for row in rows)
+        data = {}
         for name, model in self.models.items():
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
@@ -801,7 +764,8 @@ class ChanceConstraint(DecisionAccount):
     def _rows_before_decisions(self) -> list[Row]:
         """The training data that precede the first decision, as rows."""
         by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
-        for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
+        points = self._whole(row["point"] for row in self._rows)
+        for name, data in self._data_of_no_row(self._rows, points, is_out_counted=True).items():
             for point, values in data.values.items():
                 own = by_point[point]
                 own.extend({"point": [*point], "outcomes": {}} for _ in values[len(own) :])
@@ -824,7 +788,6 @@ class ChanceConstraint(DecisionAccount):
 
     def _decided(self, X: Tensor) -> list[Row]:
         """Decide about points ``n x d``; returns the rows without recording them."""
-        self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
         _, ends = self._stated(X.unsqueeze(-2))
@@ -845,17 +808,17 @@ class ChanceConstraint(DecisionAccount):
             decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 
-    def _record(self, decided: list[Row]) -> None:
-        """Record decisions, also in the registry in which new constraints look them up."""
+    def _record(self, decided: list[Row], models: Collection[Model]) -> None:
+        """Record decisions of models, also in the registry in which new constraints look."""
         self._rows.extend(decided)
         self._accounts.clear()
-        leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
+        leave_traces(_parts_of(models), self._statement, [row["point"] for row in decided])
 
     def _taught(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor | None
     ) -> dict[str, Any]:
         """Update the calibrators with observations, and return the (conditioned) models."""
-        taught, lessons = dict(self.models), {}
+        taught, lessons = dict(self.models), []
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
             is_calibrated = _calibrator_of(model) is not None
@@ -863,42 +826,51 @@ class ChanceConstraint(DecisionAccount):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
             x, y, yvar = checked_observations(observed_process(model), *own)
-            beyond = sides[came][:, [column]].to(y)
-            lessons[name] = x, y, yvar, condition, beyond
+            beyond = None if sides is None else sides[came][:, [column]].to(y)
             if is_calibrated:
+                lessons.append((model, x, y, yvar, condition, beyond))
                 continue
-            y = stand_ins(model, x, y, beyond)
+            y = y if beyond is None else stand_ins(model, x, y, beyond)
             if isinstance(model, Surrogate):
                 taught[name] = model.with_observations(x, y, yvar)
             else:
                 taught[name] = with_observations(model, x, y, yvar)
-        for name, arguments in lessons.items():  # last, since this changes calibrators in place
-            if _calibrator_of(taught[name]) is not None:
-                taught[name].learn(*arguments)
+        for model, *lesson in lessons:  # last, since this changes calibrators in place
+            model.learn(*lesson)
         return taught
 
     @property
     def _statement(self) -> tuple[Any, ...]:
         return *self.limits.items(), self.level
 
-    def _parts(self) -> set[Any]:
-        """Models, processes and calibrators that another constraint might reuse."""
-        models = self.models.values()
-        return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
+def _check_undecided(
+    subject: str,
+    outcomes: Mapping[str, tuple[float, int]],
+    learned: set[str],
+    rows: Iterable[Row],
+) -> None:
+    """Raise if a decision about a point would be too late, as its outcomes may be known already.
 
-def _check_no_bound(subject: str, values: Mapping[str, float], rows: Iterable[Row]) -> None:
-    """Raise if a value may be an outcome that a row at the same point records only as a bound."""
+    Models were fitted to the ``learned`` outcomes. Rows at the point may hold only a bound.
+    """
     for row in rows:
         for name, side in row.get("beyond", {}).items():
-            bound = row["outcomes"][name]
-            if name in values and side * (values[name] - bound) > 0.0:
+            bound, (y, own_side) = row["outcomes"][name], outcomes.get(name, (math.nan, 0))
+            if not own_side and side * (y - bound) > 0.0:
                 raise InputDataError(
                     f"{subject} has an outcome that was recorded as beyond {bound:g}, and "
-                    f"{values[name]:g} may be this outcome or a stand-in for it. Pass the bound "
+                    f"{y:g} may be this outcome or a stand-in for it. Pass the bound "
                     "with `beyond`, enter the value into the row, or call `decide` before the "
                     "point is measured again."
                 )
+    if learned:
+        raise InputDataError(
+            f"{subject} was not decided about, and the model has been fitted to its outcome: a "
+            "decision now would use hindsight. Call `observe` first, then refit, then "
+            "`with_model`; here, call `observe` of the constraint with the earlier model. If "
+            "outcomes arrive later, call `decide` before a point is evaluated."
+        )
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
@@ -946,13 +918,18 @@ def _by_name(
     return model, limits
 
 
+def _parts_of(models: Collection[Model]) -> set[Any]:
+    """Models, processes and calibrators that another constraint might reuse."""
+    return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
+
+
 def _calibrator_of(model: Model) -> Calibrator | None:
     return model.calibrator if isinstance(model, Surrogate) else None
 
 
-def _checked_model(model: Any) -> Any:
-    """Return ``model``, or the only model of a list; raise if it does not predict one outcome."""
-    model = sole_member(check_model(model))
+def _checked_model(given: object) -> Any:
+    """Return the model, or the only model of a list; raise if it does not predict one outcome."""
+    model = sole_member(check_model(given))
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(
             "`model` is denoised: it describes the noise-free objective, while limits apply to "

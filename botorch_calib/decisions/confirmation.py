@@ -1,7 +1,5 @@
 r"""`ConfirmationTest`: a sequential test of how often one point keeps the limits."""
 
-from __future__ import annotations
-
 import math
 import reprlib
 from bisect import bisect_left
@@ -15,8 +13,7 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit
 from botorch_calib.decisions.budget import check_level
 
-# The first bet is that the point never violates a limit. The second bet is that its violation rate
-# is this share of the allowed rate.
+# The first bet is a violation rate of 0, the second bet this share of the allowed rate.
 _ALTERNATIVE = 0.25
 # Rounding error of the log wealth. Half of it is the least weight of the second bet: with a weight
 # of 0, the wealth would stay 0 after a single violation.
@@ -27,16 +24,14 @@ class ConfirmationTest:
     r"""Sequential test that repeated measurements at one point rarely violate the limits.
 
     The test bets against the claim that a measurement violates a limit with probability
-    ``alpha = 1 - level`` or more. With ``L = 1`` for a violation and 0 otherwise, the wealth after
-    the measurements so far is
+    ``alpha = 1 - level`` or more. With ``L = 1`` for a violation and 0 otherwise, the wealth is
 
         ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
 
     with ``p = 0`` and ``p = alpha / 4``. The weight of ``p = 0`` is at least 1/2, and large enough
     that the other bet never delays a confirmation if there are no violations. Once ``W`` reaches
     ``1 / (1 - confidence)``, it is *confirmed* that the probability is less than ``alpha``. With a
-    level of 0.9 and a confidence of 0.95 this takes 29 measurements without a violation, or 84 with
-    one violation.
+    level of 0.9 and confidence 0.95 this takes 29 measurements without a violation, 84 with one.
 
     **Proof.** Since ``p < alpha``, the factor is smaller for ``L = 1`` than for ``L = 0``, and its
     mean is 1 if ``P(L = 1) = alpha``. So if each measurement violates a limit with probability at
@@ -103,8 +98,7 @@ class ConfirmationTest:
     def _proves(self, level: float, more: int = 0) -> bool:
         """Whether ``level`` is proved after ``more`` measurements without a violation.
 
-        The wealth decreases with the level. So the statements about all levels hold simultaneously
-        with probability at least ``confidence``.
+        The wealth decreases with the level. So ``confidence`` holds for all levels simultaneously.
         """
         needed = -math.log1p(-self.confidence) - _ROUNDING
         return self._log_wealth(level, self.num_clean + more) >= needed

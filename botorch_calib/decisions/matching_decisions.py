@@ -4,8 +4,6 @@ A point may be passed again with rounding errors from arithmetic, single precisi
 six digits. An outcome may be passed again with all other data, as in BoTorch's loops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +44,10 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Indices of points that equal ``point`` exactly, up to arithmetic, and to six digits."""
+        """Indices of points that equal ``point`` exactly, up to arithmetic, and to six digits.
+
+        Each of the three groups contains the groups before it.
+        """
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
         limits = [torch.zeros_like(apart), *tolerances(at, self._table, self._spread)]
@@ -57,9 +58,7 @@ class DecidedPoints:
     ) -> int | None:
         """The first (or ``last``) index in the most precise nonempty group; None without any.
 
-        Raises:
-            InputDataError: If several different points agree with the digits of ``point``. The
-                error refers to ``point`` by ``name``.
+        If several different points agree with the digits of ``point``, an error calls it ``name``.
         """
         for precision, group in enumerate(groups):
             for other in group if precision > 1 else []:
@@ -78,8 +77,9 @@ class DecidedPoints:
 class Match(NamedTuple):
     """The row that the outcomes of a point belong to."""
 
-    row: int | None  # index of the row; None for a new decision
+    near: list[int]  # indices of all rows about the point
     new: set[str]  # names of the outcomes that were not recorded before
+    row: int | None = None  # index of the row; None for a new decision
 
 
 def matches(
@@ -87,8 +87,7 @@ def matches(
     num_first: int,
     decided: DecidedPoints,
     points: Sequence[list[float]],
-    came: Sequence[Mapping[str, float]],
-    sides: Sequence[Mapping[str, int]],
+    came: Sequence[Mapping[str, tuple[float, int]]],
     data: Mapping[str, KnownData],
 ) -> list[Match]:
     """Match the outcomes ``came`` of each of the ``points`` with ``rows``.
@@ -99,15 +98,10 @@ def matches(
     same value too, as for rounded outcomes. If an outcome was recorded before, all data are assumed
     to be passed again, and equal outcomes are matched before decisions without an outcome.
 
-    Args:
-        rows: Rows with data from before the first decision, then decisions. For an outcome beyond a
-            bound, the data from before the first decision may hold a stand-in beyond the bound.
-        num_first: Number of rows with data from before the first decision.
-        decided: The points of the rows.
-        points: The points with outcomes.
-        came: The outcomes of each point, by name.
-        sides: By name, 1 for outcomes above the given value, and -1 for outcomes below it.
-        data: The models' training data, by outcome.
+    An outcome in ``came`` is a pair of a value and 1 if the outcome is above the value, -1 if it is
+    below, and 0 if it equals the value. The first ``num_first`` of the ``rows`` hold data from
+    before the first decision, in which a stand-in beyond a bound may replace the bound. The rows
+    are about the points ``decided``, and ``data`` holds the models' training data by outcome.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
@@ -120,10 +114,10 @@ def matches(
 
     def same(j: int, name: str, i: int) -> bool:
         """Whether row ``j`` may hold the outcome of point ``i``, rounded or as a stand-in."""
-        own, y = outcomes[j].get(name), came[i][name]
+        own, (y, side) = outcomes[j].get(name), came[i][name]
         if own is None:
             return False
-        is_stand_in = j < num_first and sides[i].get(name, 0) * (own - y) > 0.0
+        is_stand_in = j < num_first and side * (own - y) > 0.0
         return is_stand_in or abs(own - y) <= data[name].rounding_of(y)
 
     def has(j: int, i: int, new: set[str]) -> bool:
@@ -133,25 +127,25 @@ def matches(
 
     def is_telling(i: int) -> bool:
         elsewhere = torch.ones(len(rows), dtype=torch.bool)
-        elsewhere[sum(near[i], [])] = False
-        apart = {name: (values[name] - y).abs() for name, y in came[i].items()}
+        elsewhere[near[i][-1]] = False
+        apart = {name: (values[name] - y).abs() for name, (y, _) in came[i].items()}
         return not all((elsewhere & (each <= rounding[name])).any() for name, each in apart.items())
 
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
         lacks = [{name for name, y in each.items() if y is None} for each in outcomes]
         repeated: set[int] = set()
-        found = [Match(None, set(each)) for each in came]
+        found = [Match(near[i][-1], set(came[i])) for i in range(len(points))]
 
         def out(i: int, groups: list[list[int]]) -> Match | None:
             free = [[j for j in group if came[i].keys() <= lacks[j]] for group in groups]
             row = decided.chosen(f"X[{i}]", points[i], free)
-            return None if row is None else Match(row, set(came[i]))
+            return None if row is None else found[i]._replace(row=row)
 
         def known(i: int, groups: list[list[int]]) -> Match | None:
             for j in (j for group in groups for j in group if j not in repeated):
                 new = came[i].keys() & lacks[j]
                 if has(j, i, new) and (new or known_first or telling[i]):
-                    return Match(j, new)
+                    return found[i]._replace(row=j, new=new)
             return None
 
         for i in order:
@@ -165,7 +159,7 @@ def matches(
                 repeated |= set() if match.new else {match.row}
         return found
 
-    may_be_known = [any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
+    may_be_known = [any(has(j, i, set()) for j in near[i][-1]) for i in order]
     telling = [may_be_known[i] and is_telling(i) for i in order]
     # First assume that every outcome is new. Outcomes that may be recorded already go last.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)

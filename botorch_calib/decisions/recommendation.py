@@ -1,9 +1,6 @@
 """`recommend`: chooses a final point, with statements about its safety and value."""
 
-from __future__ import annotations
-
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,15 +19,9 @@ from botorch_calib._validation import (
     check_open_unit,
     check_tensor,
 )
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    best_certified,
-    evaluated,
-    repeated_points,
-)
+from botorch_calib.decisions import chance_constrained_search as search
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
-from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
+from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints
 
@@ -89,8 +80,7 @@ def recommend(
     ``c`` is the quantile of ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``,
     ``m`` and ``s`` describe differences from the baseline, and the probability is the share of
     draws in which ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements
-    depend on the models: check the models with `noise_diagnosis`, and the point with a
-    `ConfirmationTest`.
+    depend on the models: check these with `noise_diagnosis`, the point with a `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, without contexts among the inputs.
@@ -123,41 +113,40 @@ def recommend(
     acqf = PosteriorMean(objective, maximize=maximize)
     if constraint is not None:
         check_instance("constraint", constraint, ChanceConstraint)
-    margin = LeastMargin(constraint, confidence)
-    place = Place(bounds, choices, None, inequality_constraints, equality_constraints)
+    margin = search.LeastMargin(constraint, confidence)
+    place = search.Place(bounds, choices, None, inequality_constraints, equality_constraints)
     place = place._replace(raw_samples=raw_samples, fixed_features_list=fixed_features_list)
-    candidate, certified = best_certified(acqf, margin, place)
+    candidate, certified = search.best_certified(acqf, margin, place)
     sign = 1.0 if maximize else -1.0
-    with torch.no_grad(), repeated_points():
+    with torch.no_grad(), search.repeated_points():
         X = torch.cat([candidate, _rivals(acqf, margin, place)])
         value, *ends, better = _stated(objective, X, baseline, confidence, sign)
     best = ends[1] if maximize else ends[0]
     note = _in_the_way(acqf, margin, place, sign * best if certified else -math.inf)
     if not certified:
-        warnings.warn(
+        warn(
             f"No point is certified with a confidence of {confidence:g}: the point returned may "
             f"meet the limits, without any guarantee. {note}",
             NotCertifiedWarning,
-            stacklevel=level_of_caller(),
         )
     return Recommendation(candidate, certified, value, ends[0], ends[1], better, note)
 
 
-def _in_the_way(acqf: PosteriorMean, margin: LeastMargin, place: Place, best: float) -> str:
+def _in_the_way(
+    acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place, best: float
+) -> str:
     """A text on the limits that exclude a mean better than ``best``; empty if none do."""
     constraint = margin.constraint
     if constraint is None:
         return ""
-    hopeful, is_expected = best_certified(acqf, LeastMargin(constraint, 0.5), place)
+    hopeful, is_expected = search.best_certified(acqf, search.LeastMargin(constraint, 0.5), place)
     X = hopeful.unsqueeze(-2)
-    value = evaluated(acqf, X).item()
+    value = search.evaluated(acqf, X).item()
     if value <= best:
         return ""
     with torch.no_grad():
-        margins = zip(
-            constraint.margins(X, margin.confidence), constraint.typical_deviations(), strict=True
-        )
-        each = [(distance / unit).item() for distance, unit in margins]
+        margins, units = constraint.margins(X, margin.confidence), constraint.typical_deviations()
+        each = [(value / unit).item() for value, unit in zip(margins, units, strict=True)]
     name = [*constraint.limits][each.index(min(each))]
     if not is_expected:
         return f"No point is even expected to keep the limits of {name!r}: check them, and `level`."
@@ -190,7 +179,7 @@ def _check_arguments(
             check_fits(observed, check_tensor(name, X), name)
 
 
-def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
+def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place) -> Tensor:
     """Certified points ``n x d`` with the best means: of choices, or samples and training data."""
     bounds = place.bounds
     if bounds is None:
@@ -208,10 +197,10 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
             with manual_seed(0):
                 within += [region.sample(_RIVALS) for region in regions]
         X = torch.cat(within).squeeze(-2)
-    X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
+    X = X[search.evaluated(margin, X.unsqueeze(-2)) >= 0.0]
     if not len(X):
         return X
-    values = evaluated(acqf, X.unsqueeze(-2))
+    values = search.evaluated(acqf, X.unsqueeze(-2))
     return X[values.topk(min(_RIVALS, len(X))).indices]
 
 

@@ -7,18 +7,13 @@ A row is one decision about one point, with all outcomes. It is self-contained:
 
 `ChanceConstraint.decide` returns rows, a client or a ledger stores them, and a constraint takes
 them back as ``rows`` once the outcomes are entered. A row is judged by the limits it holds, even if
-the constraint's limits have changed. If an outcome is known only to be beyond a bound,
-``outcomes`` holds the bound, and the entry ``"beyond": {"cost": 1}`` says that the outcome is above
-it (-1: below it).
+the constraint's limits have changed. `DecisionAccount.decisions` explains the entries.
 """
-
-from __future__ import annotations
 
 import copy
 import functools
 import math
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -39,7 +34,7 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 
 _LOCK = threading.RLock()
 # A pending decision is overdue once this many later decisions have all outcomes.
@@ -100,13 +95,8 @@ def own_rows(
 ) -> list[Row]:
     """Copies of the rows that were decided at this level under limits on the same sides.
 
-    The values of the limits may have changed since.
-
-    Raises:
-        InputDataError: If a row is malformed and ``skip_malformed`` is False.
-
-    Warns:
-        CalibrationWarning: If rows are left out.
+    The values of the limits may have changed since. A malformed row raises an error, unless
+    ``skip_malformed`` leaves it out. A warning counts the rows that are left out.
     """
     given, own = check_list("rows", rows, "dictionaries"), []
     for number, each in enumerate(given):
@@ -119,11 +109,9 @@ def own_rows(
         if _sides(row["limits"]) == _sides(limits) and abs(row["level"] - level) <= 1e-12:
             own.append(row)
     if strangers := len(given) - len(own):
-        warnings.warn(
+        warn(
             f"{strangers} of {len(given)} decisions were not recorded under limits on these sides "
-            f"at the level {level:g}. They are left out: their violations do not count.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
+            f"at the level {level:g}. They are left out: their violations do not count."
         )
     return own
 
@@ -217,8 +205,7 @@ class DecisionAccount:
     """Rows of decisions about points, with their account and budget.
 
     This is the part of `ChanceConstraint` that needs no model; that class explains the arguments.
-    ``least_excess`` is the argument ``least`` of `Account.of`. With ``skip_malformed``, malformed
-    rows, such as rows of an edited file, are dropped.
+    ``least_excess`` is ``least`` of `Account.of`. ``skip_malformed`` drops malformed rows.
     """
 
     #: What to do about pending decisions. Clients override it with the names of their own calls.
@@ -257,8 +244,7 @@ class DecisionAccount:
         ``certified``. The other entries are dictionaries by outcome name. ``limits`` holds pairs
         ``[lower, upper]``, with None for no limit. ``quantiles`` holds the deciding quantiles in
         the same form. ``outcomes`` holds numbers, or None while they are pending. If an outcome is
-        known only to be beyond a bound, ``outcomes`` holds the bound, and ``beyond`` holds 1
-        (above) or -1 (below).
+        only known to be above or below a bound, it holds the bound, and ``beyond`` holds 1 or -1.
         """
         return copy.deepcopy(self._rows)
 
@@ -391,8 +377,7 @@ def leave_traces(
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
     """Whether earlier decisions under a statement used any of the ``parts`` or the ``data``.
 
-    ``data`` holds training inputs ``n x d`` of models. They count as used if their last point is
-    one of the latest decided points.
+    Training inputs ``n x d`` in ``data`` count as used if their last point was decided recently.
     """
     ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
     decided = any(statement in _DECIDED.get(part, ()) for part in parts)

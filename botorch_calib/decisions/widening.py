@@ -5,8 +5,6 @@ earlier decisions, and `leave_one_out_factor` from the training data. The consta
 tuning seeds, which differ from the seeds of the reported studies.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 
@@ -52,18 +50,13 @@ def width(account: Account) -> float:
 def widened(z: Tensor, k: float) -> Tensor:
     """Return widened normal scores, ``z + (k - 1) max(z, 1)``.
 
-    This is ``k z`` if ``z`` is at least 1. For smaller scores a factor would have little effect, so
-    they are shifted by ``k - 1``.
+    This is ``k z`` if ``z >= 1``. Smaller scores are shifted, as a factor would hardly change them.
     """
     return z + (k - 1.0) * z.clamp_min(1.0)
 
 
 def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
-    """Return scores under a distribution that is ``k`` times as wide.
-
-    A score that equals ``widened(z, k)`` is mapped to ``z``. If ``z`` is at least 1, the result is
-    ``score / k``.
-    """
+    """Return scores under a distribution ``k`` times as wide: ``widened(z, k)`` becomes ``z``."""
     return z + (score - widened(z, k)) / k
 
 
@@ -79,8 +72,7 @@ def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) ->
 
     The level is clamped to ``[Phi(1), 1 - 1 / (8 + n)]``: a factor has little effect near the mean,
     and the data say little about more extreme levels. The factor is 1 for a calibrated model, as
-    the calibrator has learned from these scores. It is also 1 for models whose leave-one-out
-    predictions would need refits.
+    the calibrator has learned from these scores, and if leave-one-out predictions need refits.
 
     Args:
         model: A model of one outcome.

@@ -10,8 +10,6 @@ distribution in the set. So ``q(x) <= limit`` if and only if the worst-case expe
 ``F_{x,c}(limit)`` is at least ``level``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -42,8 +40,7 @@ class WorstContexts:
     ) -> None:
         check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
-        width = raw_width(model)
-        if width is not None:
+        if (width := raw_width(model)) is not None:
             self._columns(width)  # raises if columns are wrong
         try:
             at_observations(ambiguity, model).worst_case_weights(self.centre.weights, self.centre)

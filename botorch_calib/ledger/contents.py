@@ -1,14 +1,12 @@
 """`Contents`: a ledger's `Settings` and trials at one moment."""
 
-from __future__ import annotations
-
 import math
 import operator
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -77,8 +75,7 @@ class Contents:
     def now(self, is_choosing: bool = False) -> float:
         """The current time on the ledger's clock, which never goes back, unlike the system's clock.
 
-        If the clock counts iterations, events that happen while a query is chosen belong to the
-        next iteration, so that the choice ignores them.
+        In iterations, events during a choice belong to the next iteration: the choice ignores them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
@@ -95,12 +92,12 @@ class Contents:
             )
         return place
 
-    def changed(self, entries: Sequence[Entry], latest: float) -> Contents:
+    def changed(self, entries: Sequence[Entry], latest: float) -> Self:
         """Return contents with new or replaced ``entries``, after a change at time ``latest``."""
         after = [*self.entries]
         for entry in entries:
             after[entry.id : entry.id + 1] = [entry]
-        contents = Contents(self.settings, after, latest)
+        contents = replace(self, entries=after, latest=latest)
         if any(entry.context for entry in entries) and len(contents.context_dims) > 1:
             numbers = [f"{num} in trial {entry.id}" for num, entry in contents.context_dims.items()]
             raise BotorchTensorDimensionError(

@@ -1,12 +1,9 @@
 """`FeedbackLedger`: a record of queries and their delayed values."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import reprlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -14,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from botorch.exceptions.errors import InputDataError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions import InputDataError, InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib._validation import check_array, check_callable, check_nonnegative, check_number
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
 from botorch_calib.ledger.trials import DOUBLE, Entry, Named, Outcome, Trial, TrialStatus
@@ -89,8 +85,7 @@ class FeedbackLedger:
     ``len(ledger)`` is the number of trials. ``bool(ledger)`` is True, even without trials.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it. A ledger in a
-    file cannot be pickled, but its `snapshot` can. A forked process can read the ledger as it was
-    at the fork.
+    file cannot be pickled, but its `snapshot` can. A forked process reads it as it was at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
@@ -102,8 +97,7 @@ class FeedbackLedger:
         clock: The unit of time, ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best (True) or the least (False). None counts as
             True, until a proposer or optimizer that has a ``maximize`` sets it.
-        propose: A function that chooses the queries of `ask`, such as a `DelayAwareProposer`. It is
-            not stored in a file.
+        propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`. No file stores it.
 
     Example:
         >>> ledger = FeedbackLedger(dim=2)  # or FeedbackLedger.open("run.ledger", dim=2)
@@ -112,8 +106,6 @@ class FeedbackLedger:
         >>> ledger.tell(trial_id, 1.5)
         >>> trial, (X, Y) = ledger[trial_id], ledger.to_observations()
     """
-
-    _propose: Propose | None = None
 
     def __init__(
         self,
@@ -167,8 +159,7 @@ class FeedbackLedger:
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
         given = {name: value for name, value in values if value is not None}
         check_callable("propose", propose)
-        ledger = cls._of(Storage.open(path, given))
-        ledger._propose = propose
+        ledger = cls._of(Storage.open(path, given), propose)
         if maximize is not None:
             ledger.declare(maximize)
         return ledger
@@ -187,9 +178,9 @@ class FeedbackLedger:
         return cls._of(Storage.read(path))
 
     @classmethod
-    def _of(cls, storage: Storage) -> Self:
+    def _of(cls, storage: Storage, propose: Propose | None = None) -> Self:
         ledger = cls.__new__(cls)
-        ledger._storage = storage
+        ledger._storage, ledger._propose = storage, propose
         return ledger
 
     def close(self) -> None:
@@ -285,9 +276,8 @@ class FeedbackLedger:
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, submit it, and return the new trial, whose value `tell` records.
 
-        Only one thread at a time chooses a query. If another thread submits a query meanwhile, the
-        thread chooses again. An `AsynchronousOptimizer` that starts before the trial has a value
-        evaluates the trial.
+        Only one thread at a time chooses a query, and chooses again if another one submits a query
+        meanwhile. An `AsynchronousOptimizer` that starts before the trial has a value evaluates it.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
@@ -349,12 +339,11 @@ class FeedbackLedger:
         # No warning with given times, as in simulations: the caller knows which values are late.
         # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
-            warnings.warn(  # without the trial's id, so that it is shown once per line of code
+            warn(  # without the trial's id, so that it is shown once per line of code
                 f"A value has arrived after `max_wait` ({self.max_wait:g}), or for an abandoned "
                 "trial: it is recorded, but not used, and the trial stays expired. Wait longer "
                 "or, to use such values, make the ledger with `late='use'`.",
                 InputDataWarning,
-                stacklevel=level_of_caller(),
             )
 
     def observe(self, trial_id: int, y: object, time: float | None = None) -> None:
@@ -378,8 +367,7 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The corrected value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
-            time: Time from which ``y`` is valid (default: now). It must not be before the time of
-                the previous value.
+            time: Time from which ``y`` is valid (default: now), not before the previous value's.
             outcomes: See `tell` (default: unchanged).
             context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
@@ -591,8 +579,7 @@ class FeedbackLedger:
         """Rows of the decisions about queries, in order of id, with the outcomes known at ``now``.
 
         To continue a campaign, pass this list as ``rows`` to a `ChanceConstraint`. A late value is
-        an outcome even with ``late="discard"``. A certified trial without a value counts as a
-        violation.
+        an outcome even with ``late="discard"``. A certified trial without a value is a violation.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
@@ -626,7 +613,7 @@ class FeedbackLedger:
             for trial in self.trials_at(now)
         ]
 
-    def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
+    def to_dataframe(self, now: float | None = None) -> "pandas.DataFrame":
         """The records of `to_records` as a pandas data frame with one row per trial."""
         import pandas
 

@@ -1,8 +1,7 @@
 """`Storage`: a ledger's contents, in memory or in a table of an SQLite file.
 
 Each change is one transaction. With ``EXTRA`` synchronisation it survives a power failure once the
-call has returned. SQLite detects damage to the structure of its pages, but not to numbers in them,
-so each row has a checksum.
+call has returned. SQLite detects damage to the structure of its pages only: rows have checksums.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ class Storage:
     def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Storage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
-        An empty file counts as new, such as one left by a process that was killed while creating a
-        ledger.
+        An empty file counts as new: a process may have been killed while creating a ledger.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():

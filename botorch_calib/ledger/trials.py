@@ -1,12 +1,10 @@
 """One trial: `Trial`, as users see it, and `Entry`, as the ledger stores and changes it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -40,7 +38,7 @@ class TrialStatus(StrEnum):
     FAILED = "failed"
 
 
-def _frozen(stored: Any) -> Any:
+def _frozen(stored: object) -> Any:
     """Return a value from JSON, with lists converted to tuples, as they were before storage."""
     return tuple(map(_frozen, stored)) if isinstance(stored, list) else stored
 
@@ -135,7 +133,7 @@ class Entry(NamedTuple):
     context: Context = None
 
     @classmethod
-    def restored(cls, row: Sequence[Any]) -> Entry:
+    def restored(cls, row: Sequence[Any]) -> Self:
         """Return the trial in a stored row. Lists are stored as JSON, which preserves every bit."""
         *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
@@ -151,7 +149,7 @@ class Entry(NamedTuple):
 
     def observed(
         self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
-    ) -> Entry:
+    ) -> Self:
         """Return this trial with a value that arrived at the time ``at``."""
         self._refuse_if_closed("observed")
         in_order, context = self._in_order(outcomes), context or None
@@ -159,7 +157,7 @@ class Entry(NamedTuple):
 
     def amended(
         self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
-    ) -> Entry:
+    ) -> Self:
         """Return this trial with a new value from ``at`` on; None leaves a field unchanged."""
         if self.y is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
@@ -173,12 +171,12 @@ class Entry(NamedTuple):
             earlier=(*self.earlier, before),
         )
 
-    def failed(self, reason: str, at: float, outcomes: Named = None) -> Entry:
+    def failed(self, reason: str, at: float, outcomes: Named = None) -> Self:
         self._refuse_if_closed("marked as failed")
         in_order = None if outcomes is None else self._in_order(outcomes)
         return self._replace(note=reason, failed_at=at, outcomes=in_order)
 
-    def abandoned(self, at: float) -> Entry:
+    def abandoned(self, at: float) -> Self:
         self._refuse_if_closed("abandoned")
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
@@ -211,7 +209,7 @@ class Entry(NamedTuple):
                 row["outcomes"][name], row.setdefault("beyond", {})[name] = y
         return row
 
-    def standing(self, now: float) -> Entry | EarlierValue:
+    def standing(self, now: float) -> Self | EarlierValue:
         """The record with the value that was valid at ``now``, if a value had arrived by then."""
         return next((value for value in self.earlier if value.replaced_at > now), self)
 

@@ -1,7 +1,5 @@
 """`ViewAtTime`: the states and data of trials as known at a given time."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -54,8 +52,7 @@ class ViewAtTime:
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
         self.arrived: Mask = self.submitted & (arrivals <= now)
         # Trials whose value has arrived; unless the ledger uses late values, it arrived in time. A
-        # trial with a value cannot be abandoned. A value is therefore late if it arrived at the
-        # time when its trial was abandoned.
+        # trial with a value cannot be abandoned. At equal times the value came last, and is late.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
         self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
@@ -169,9 +166,8 @@ def kaplan_meier(
 ) -> ArrivalProbability:
     """Estimate ``P(delay <= wait)`` by the Kaplan-Meier estimator.
 
-    ``waits`` are the delays of values that have ``arrived``, and waits so far of other trials.
-
-    The interval is the Clopper-Pearson interval for the number of uncensored trials that would give
+    ``waits`` are the delays of values that have ``arrived``, and waits so far of other trials. The
+    interval is the Clopper-Pearson interval for the number of uncensored trials that would give
     Greenwood's variance (Dorey and Korn 1987). Without censoring it is the exact binomial interval.
     """
     check_open_unit("confidence", confidence)

@@ -395,6 +395,10 @@ def test_expansion_moves_away_from_pending_points() -> None:
     assert_close(acqf(X), before + log_sigma.squeeze(-1).squeeze(-1), rtol=1e-6, atol=1e-6)
     assert_close(CertifiedSetExpansion(tested, X_pending=pending)(X), acqf(X))
     assert torch.autograd.gradcheck(acqf, X[:3].requires_grad_())
+    after = acqf(X)
+    with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
+        acqf.set_X_pending(pending[:, :1])
+    assert_close(acqf(X), after, rtol=0, atol=0)  # an error changes nothing
     acqf.set_X_pending(None)
     assert_close(acqf(X), before)
     picks, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=1, raw_samples=32, sequential=True)
