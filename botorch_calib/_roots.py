@@ -1,5 +1,7 @@
 """Batched roots of increasing functions, and their derivatives."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any

@@ -4,6 +4,8 @@ Most checks return the valid argument. Errors name the argument. Public entry po
 they change anything. Checks of models are in ``models/requirements.py``.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 import reprlib

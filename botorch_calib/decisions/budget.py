@@ -1,5 +1,7 @@
 """The budget of violations that a chance constraint may spend."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from fractions import Fraction

@@ -1,5 +1,7 @@
 """`CertifiedSetExpansion`: an acquisition function that grows the certified set."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`ChanceConstraint`: keeps an outcome within its limits with a stated probability."""
 
+from __future__ import annotations
+
 import copy
 import math
 from collections import defaultdict

@@ -1,5 +1,7 @@
 r"""`ConfirmationTest`: a sequential test of how often one point keeps the limits."""
 
+from __future__ import annotations
+
 import math
 import reprlib
 from bisect import bisect_left

@@ -4,6 +4,8 @@ A point may be passed again with rounding errors from arithmetic, single precisi
 six digits. An outcome may be passed again with all other data, as in BoTorch's loops.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

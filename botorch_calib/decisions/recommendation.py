@@ -1,5 +1,7 @@
 """`recommend`: chooses a final point, with statements about its safety and value."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

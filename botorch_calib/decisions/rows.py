@@ -10,6 +10,8 @@ them back as ``rows`` once the outcomes are entered. A row is judged by the limi
 the constraint's limits have changed. `DecisionAccount.decisions` explains the entries.
 """
 
+from __future__ import annotations
+
 import copy
 import functools
 import math

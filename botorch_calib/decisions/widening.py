@@ -5,6 +5,8 @@ earlier decisions, and `leave_one_out_factor` from the training data. The consta
 tuning seeds, which differ from the seeds of the reported studies.
 """
 
+from __future__ import annotations
+
 import math
 from statistics import NormalDist
 

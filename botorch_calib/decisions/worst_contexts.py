@@ -10,6 +10,8 @@ distribution in the set. So ``q(x) <= limit`` if and only if the worst-case expe
 ``F_{x,c}(limit)`` is at least ``level``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import torch

@@ -1,5 +1,7 @@
 """`Contents`: a ledger's `Settings` and trials at one moment."""
 
+from __future__ import annotations
+
 import math
 import operator
 import time

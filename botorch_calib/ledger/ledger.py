@@ -1,5 +1,7 @@
 """`FeedbackLedger`: a record of queries and their delayed values."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -613,7 +615,7 @@ class FeedbackLedger:
             for trial in self.trials_at(now)
         ]
 
-    def to_dataframe(self, now: float | None = None) -> "pandas.DataFrame":
+    def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
         """The records of `to_records` as a pandas data frame with one row per trial."""
         import pandas
 

@@ -1,5 +1,7 @@
 """One trial: `Trial`, as users see it, and `Entry`, as the ledger stores and changes it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

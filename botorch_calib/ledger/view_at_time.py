@@ -1,5 +1,7 @@
 """`ViewAtTime`: the states and data of trials as known at a given time."""
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
