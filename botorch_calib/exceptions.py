@@ -36,16 +36,11 @@ class EvaluationError(BotorchError, RuntimeError):
 
 
 def warn(message: str, category: type[Warning] = CalibrationWarning) -> None:
-    """Issue a warning that points to the code that called the package."""
-    warnings.warn(message, category, stacklevel=level_of_caller())
-
-
-def level_of_caller() -> int:
-    """Return the ``stacklevel`` at which a warning points to the code that called the package.
+    """Issue a warning that points to the code that called the package.
 
     Frames of PyTorch's decorators are skipped, too.
     """
-    level, frame = 1, sys._getframe(1)
+    level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("botorch_calib", "torch"):
         level, frame = level + 1, frame.f_back
-    return level
+    warnings.warn(message, category, stacklevel=level)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
@@ -40,7 +39,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.constrained import Limits, checked_constraints
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
@@ -279,10 +278,9 @@ def best_feasible_observation(
     if feasible.any():
         values = values[feasible]
         return values.amax() if maximize else values.amin()
-    warnings.warn(
+    warn(
         "No observation is feasible: use LogCalibratedProbabilityOfFeasibility until one is.",
         BotorchWarning,
-        stacklevel=level_of_caller(),
     )
     return _hardly_ever_passed(members[objective_index], X, maximize)
 

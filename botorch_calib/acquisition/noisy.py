@@ -18,7 +18,6 @@ The functions in this module cache the root of this Gaussian posterior. The outc
 
 from __future__ import annotations
 
-import warnings
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -38,7 +37,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_numbers
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.predict import slots_of
 from botorch_calib.models.process import states_cdf_alone
@@ -110,12 +109,11 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         sampler = kwargs.get("sampler")
         possible = keeps_roots(model) and not isinstance(sampler, ListSampler)
         if cache_root and not possible:
-            warnings.warn(
+            warn(
                 "`cache_root` needs calibrated models, or models whose root BoTorch caches, and "
                 f"one sampler, got {type(model).__name__} and {type(sampler).__name__}: samples "
                 "are drawn without a cached root.",
                 BotorchWarning,
-                stacklevel=level_of_caller(),
             )
         self._root_is_kept = possible and cache_root is not False
         super().__init__(model=model, X_baseline=X_baseline, **kwargs)  # type: ignore[call-arg]
@@ -162,11 +160,10 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 sampler.sample_shape, sampler.base_samples, self._baseline_L
             )
         except (NanError, NotPSDError):
-            warnings.warn(
+            warn(
                 "The cached root could not be extended, as the covariance of the new points "
                 "is ill-conditioned or NaN: samples are drawn without the root.",
                 BotorchWarning,
-                stacklevel=level_of_caller(),
             )
             samples = self.get_posterior_samples(joint_posterior())[..., -q_in:, :]
         return samples

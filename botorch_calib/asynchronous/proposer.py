@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +38,7 @@ from botorch_calib.asynchronous.failed_queries import (
     with_hanging_failed,
 )
 from botorch_calib.asynchronous.refits import LedgerModel, WarmStartedFit, check_refit_every
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.delayed import Fit
@@ -276,11 +275,10 @@ class DelayAwareProposer:
         inside = (points >= self.bounds[0]) & (points <= self.bounds[1])
         inside[:, [*fixed]] = True
         if not inside.all(dim=-1).any():
-            warnings.warn(
+            warn(
                 f"None of {which} lies in `bounds`, by which the model measures distances. Are "
                 "they in other units, or from another problem?",
                 InputDataWarning,
-                stacklevel=level_of_caller(),
             )
 
     def _acquisition_function(

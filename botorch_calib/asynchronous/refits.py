@@ -8,7 +8,6 @@ run repeats the same computations.
 from __future__ import annotations
 
 import math
-import warnings
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -31,7 +30,7 @@ from torch import Tensor
 from botorch_calib._validation import check_count
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.failed_queries import with_failures_imputed
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.conditioning import with_observations
@@ -166,11 +165,10 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
     known = {} if Yvar is None else {"Yvar": Yvar}
     if known and "Yvar" not in signature(fit).parameters:
         known = {}
-        warnings.warn(
+        warn(
             "The known variances of the noise are not used, as `fit` has no parameter `Yvar`: the "
             "model learns the noise instead.",
             InputDataWarning,
-            stacklevel=level_of_caller(),
         )
     return fit(X, Y, **known)
 
@@ -268,10 +266,9 @@ def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
     if value is None or not (Y < value if ledger.maximize else Y > value).all():
         return
     kind = "least" if ledger.maximize else "greatest"
-    warnings.warn(
+    warn(
         f"`censor_value` {value} of the ledger is better than every value observed, with "
         f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
         "take: queries under evaluation now look attractive.",
         InputDataWarning,
-        stacklevel=level_of_caller(),
     )

@@ -7,7 +7,6 @@ Inputs are in the base model's transformed space (the unit cube under ``Normaliz
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Self
@@ -28,7 +27,7 @@ from botorch_calib._validation import (
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 
 
 class Calibrator(Module, ABC):
@@ -212,13 +211,11 @@ class TrackedCalibrator(Calibrator):
         if bool((self._log_wealth > math.log(20.0)).any()):
             self._has_warned = True
             wider = "" if cap >= DEFAULT_SCORE.max_width else f", or give `score={DEFAULT_SCORE}`"
-            warnings.warn(
+            warn(
                 f"Residuals exceed {cap:g} predictive standard deviations more often than "
                 f"predicted, and a {type(self).__name__} has no wider intervals. The model is far "
                 "too certain: see `print(noise_diagnosis(model))`, fit the noise (without "
-                f"`train_Yvar`), use `sharpened(model)`{wider}.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                f"`train_Yvar`), use `sharpened(model)`{wider}."
             )
 
     def reset(self) -> None:

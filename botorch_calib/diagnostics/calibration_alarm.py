@@ -3,7 +3,6 @@ r"""`CalibrationAlarm`: a sequential test of predicted probabilities."""
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from botorch_calib._validation import (
     check_tensor,
     check_unit_interval,
 )
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.posteriors import normal_scores
 
 # Each bet is on a tail with one of these probabilities. It bets that the tail's true odds are the
@@ -210,13 +209,11 @@ class CalibrationAlarm:
         ties = num - len({row[-1] for row in self._watched})
         if not self._has_warned and ties >= max(3, num / 4):
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"{ties} of {num} outcomes equal outcomes at other points, while the bound on "
                 "false alarms holds for continuous outcomes: pass the distance of possible "
                 "outcomes, such as `grid=1.0` for counts, or the probabilities `below` to "
-                "`observe`.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "`observe`."
             )
 
     @property

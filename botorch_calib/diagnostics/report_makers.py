@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -35,7 +34,7 @@ from botorch_calib.diagnostics.report_scores import (
     median_cells,
     scores_of,
 )
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models.predict import history, predict, slots_of
 from botorch_calib.models.process import (
     as_in_training,
@@ -299,11 +298,9 @@ def _report_of(
     calibrated = others[0] if others else None
     num, needed = len(base.pits), math.ceil(1.0 / alpha - 1e-9)
     if num < needed:
-        warnings.warn(
+        warn(
             f"{num} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: at least "
-            f"{needed} are needed to judge intervals at alpha = {alpha}.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
+            f"{needed} are needed to judge intervals at alpha = {alpha}."
         )
     alarms = {} if carried is None else {"carried": carried}
     report = CalibrationReport(alpha, levels, source, calibrated, base, noise, name, alarms)

@@ -9,7 +9,6 @@ masses ``m_1, ..., m_K``. Each piece is a uniform or a truncated normal distribu
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -32,7 +31,7 @@ from botorch_calib._validation import (
 from botorch_calib.distributions import _normal_functions as nf
 from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 
 # Smallest half-width of an interval and smallest gap between knots. Both keep densities finite, and
 # do not change the learners' raw thresholds.
@@ -193,12 +192,10 @@ class PiecewisePredictive(WithMoments):
             if width.isnan().any():
                 raise InputDataError("`half_width` contains NaN.")
             if (width > max_width).any():
-                warnings.warn(
+                warn(
                     f"`half_width` reaches {width.detach().max().item():.3g}, beyond `max_width`: "
                     f"capped at {max_width:g}, the interval has less than its nominal coverage. "
-                    "Increase `max_width`.",
-                    CalibrationWarning,
-                    stacklevel=level_of_caller(),
+                    "Increase `max_width`."
                 )
             width = width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         standard = _standard_conformal(alpha, width.dtype, width.device)

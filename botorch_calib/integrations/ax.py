@@ -16,7 +16,6 @@ a `PartlyKnownNoiseGP`. Import it before loading an experiment.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,7 +63,7 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.exceptions import level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import (
     ConstrainedClosedForm,
@@ -335,12 +334,11 @@ class LeaveOutInfinite(Transform):
             if not infinite.any():
                 continue
             trials = sorted({*means.index[infinite].get_level_values("trial_index")})
-            warnings.warn(
+            warn(
                 f"The metric {metric!r} is infinite in the trials {trials}: models leave these "
                 "values out, so they do not learn to keep away. If they should, report a finite "
                 "value, such as the worst possible one.",
                 InputDataWarning,
-                stacklevel=level_of_caller(),
             )
             observed["mean", metric] = means.mask(infinite)
         return experiment_data

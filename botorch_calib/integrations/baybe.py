@@ -6,7 +6,6 @@ recommender certifies each candidate.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -36,7 +35,7 @@ from torch import Tensor
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.integrations import _stored as stored
 
 _Stored = dict[str, Any]
@@ -310,12 +309,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         """Return copies of the decisions; ``state`` marks those that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
-            warnings.warn(
+            warn(
                 "Recommendations that later calls replaced were measured, so all replaced ones "
                 "count until they are measured: name running experiments in "
-                "`pending_experiments`, and `withdraw` candidates of `outstanding` that never ran.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "`pending_experiments`, and `withdraw` candidates of `outstanding` that never ran."
             )
         is_named, measured = pending_experiments is not None, len(measurements)
         replaced = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import uuid
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,7 +41,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.decisions.rows import DecisionAccount, Limits
-from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning, level_of_caller
+from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.optuna_delays import (
@@ -491,10 +490,9 @@ def _was_decided(trial: FrozenTrial) -> bool:
 def _leave_undecided(study: Study, trial: FrozenTrial, why: str) -> None:
     """Remove the decision about a trial, if there is one, and warn with the reason."""
     store(study, trial, DECISION, {})
-    warnings.warn(
+    warn(
         f"Trial {trial.number} is not certified, and nothing is stated about it: {why}.",
         NotCertifiedWarning,
-        stacklevel=level_of_caller(),
     )
 
 
@@ -513,12 +511,10 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
         return {name: int(side) for name, side in sides.items() if side}
     # A finished trial cannot be changed, so an error would end the study. A constraint above its
     # value may be violated, so this side is assumed.
-    warnings.warn(
+    warn(
         f"The user attribute `{BEYOND}` of trial {trial.number} must be a dictionary of 1 (above), "
         f"-1 or 0 by the names of constraints, {[*names]}, got {sides!r}: each constraint of the "
-        "trial is taken to be above its value.",
-        CalibrationWarning,
-        stacklevel=level_of_caller(),
+        "trial is taken to be above its value."
     )
     return {name: 1 for name in names if name in trial.constraints}
 

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -49,7 +48,7 @@ from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.decisions.rows import DecisionAccount, is_outside
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.models import CalibratedModelList, stand_ins
@@ -274,12 +273,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 self.books, num = owner.xopt_dump_file + _BOOKS, len(self.decisions)
                 self.decisions = stored.with_books(self.books, self.decisions)
                 if len(self.decisions) > num:
-                    warnings.warn(
+                    warn(
                         f"{self.books} has {len(self.decisions) - num} decisions that are not in "
                         "the dump. They count. If they belong to another run, use other "
-                        "`books`.",
-                        CalibrationWarning,
-                        stacklevel=level_of_caller(),
+                        "`books`."
                     )
 
     def add_data(self, new_data: pd.DataFrame) -> None:
@@ -290,12 +287,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         super().add_data(new_data)
         is_own = before == 0 or before > sum(row["certified"] for row in self._out())
         if not is_own and len(ours) < len(new_data):
-            warnings.warn(
+            warn(
                 f"The new rows belong to none of the {before} certified pending candidates, which "
                 f"count as violations: a row needs the `{stored.ID}` of its candidate, or the same "
-                "inputs. `withdraw` candidates that were never run.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "inputs. `withdraw` candidates that were never run."
             )
         self._call_if_violated()
 
@@ -520,7 +515,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             )
             if self.decisions:
                 raise ValueError(message)
-            warnings.warn(message, CalibrationWarning, stacklevel=level_of_caller())
+            warn(message)
 
     def _violations(self) -> list[bool | None]:
         """Whether each row of the data violates a limit; None if outcomes are missing."""

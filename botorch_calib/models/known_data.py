@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -13,7 +12,7 @@ from gpytorch.models import ExactGP
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import raw_train_inputs
 
@@ -120,13 +119,11 @@ def without_known(
     found = known.take_all(zip(X.tolist(), Y.flatten().tolist(), signs, strict=True))
     is_new = ~torch.tensor(found, dtype=torch.bool)
     if not is_new.all():
-        warnings.warn(
+        warn(
             f"{int((~is_new).sum())} of {len(X)} observations, points and values, are among the "
             "data of the model already and are left out: it would score them with hindsight, and "
             "count them twice. Call `observe` with new observations only, then refit, then "
-            "`with_model`. Include repeated measurements with equal values in the next fit.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
+            "`with_model`. Include repeated measurements with equal values in the next fit."
         )
     is_new = is_new.to(X.device)
     Yvar, sides = (None if each is None else each[is_new] for each in (Yvar, sides))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import copy
 from operator import is_not
 from typing import Any, Self
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_flag, check_inputs, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.exceptions import warn
 from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
@@ -286,12 +285,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
         if seen < needed:
-            warnings.warn(
+            warn(
                 f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
                 f"{needed} for its levels: until then its distribution relies on the model or on "
-                "bounds.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
+                "bounds."
             )
 
     def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> Any:
