@@ -743,7 +743,7 @@ class ChanceConstraint(DecisionAccount):
         return decided, points[len(rows) :]
 
     def _data_of_no_row(
-        self, rows: list[Row], points: list[list[float]], is_out_counted: bool = False
+        self, rows: list[Row], points: Sequence[list[float]], is_out_counted: bool = False
     ) -> dict[str, KnownData]:
         """Return, for each outcome, its model's training data that belong to no row.
 

@@ -59,6 +59,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
     """
 
     X_pending: Tensor
+    censor_value: float | None
+    imputation: str | None
 
     def __init__(
         self,
