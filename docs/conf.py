@@ -3,6 +3,8 @@
 A new public name needs one line in a page of ``docs/api``; everything else is found from there.
 """
 
+import functools
+import gc
 import importlib
 import inspect
 import json
@@ -18,6 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.ext import autosummary
 from sphinx.ext.intersphinx import resolve_reference_any_inventory
+from sphinx.search.en import SearchEnglish
 from sphinx.util.nodes import make_refnode
 
 import botorch_calib
@@ -28,6 +31,15 @@ sys.path.insert(0, str(DOCS))
 
 from api_names import documented_names  # noqa: E402
 from docstring_examples import completed, examples  # noqa: E402
+
+# BayBE collects garbage 56 times while it is imported. Each time Python would visit all objects of
+# torch, half a minute in all. Frozen objects are not visited.
+gc.freeze()
+importlib.import_module("baybe")
+# With the usual threshold, the trees of documents take a fifth of the build to search for garbage.
+gc.set_threshold(50_000)
+# A word is stemmed once for the search, not on each page.
+SearchEnglish.stem = functools.cache(SearchEnglish.stem)
 
 project = "botorch_calib"
 author = "botorch_calib developers"

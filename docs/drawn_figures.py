@@ -11,6 +11,7 @@ lines for light and for dark pages, and the page shows the one that fits. Drawin
     ```
 """
 
+import gc
 import re
 import runpy
 import subprocess
@@ -59,6 +60,7 @@ def draw_stale_ones() -> None:
         made = max(changed, script.stat().st_mtime)
         paths = drawings(script.stem).values()
         if any(not path.exists() or path.stat().st_mtime < made for path in paths):
+            gc.freeze()  # for the import of BayBE: see `conf.py`
             draw(script.stem)
 
 

@@ -1,5 +1,6 @@
 """Helpers for tests of the README and of the documentation."""
 
+import gc
 import re
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ def run_blocks(page: Path) -> dict[str, Any]:
     Returns:
         The names that they define.
     """
+    gc.freeze()  # BayBE collects garbage 56 times on import, and need not visit what exists
     torch.manual_seed(0)
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in python_blocks(page):

@@ -15,7 +15,7 @@ from botorch_calib.integrations.ax_cards import CertifiedTrials
 from botorch_calib.integrations.ax_decisions import chance_constrained_generation_strategy
 from botorch_calib.plotting import COLORS
 
-LIMIT, NUM = 2.0, 32
+LIMIT, NUM = 2.0, 22
 
 
 def run() -> tuple[list[float], Any]:

@@ -12,7 +12,7 @@ from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
 from botorch_calib.plotting import COLORS
 
-NUM_INITIAL, NUM = 10, 50
+NUM_INITIAL, NUM = 10, 30
 
 
 def run() -> dict[str, list[float]]:
