@@ -15,7 +15,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.asynchronous.designs import with_features
-from botorch_calib.decisions import ChanceConstraint
+from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
@@ -45,6 +45,10 @@ class MixedSpace:
     values: Mapping[int, Sequence[float]] = field(default_factory=dict)
     rounding: Callable[[Tensor], Tensor] | None = None  # None if all points can be represented
 
+    @property
+    def fixed(self) -> Mapping[int, float]:
+        return self.place.fixed_features or {}
+
     @cached_property
     def discrete(self) -> set[int]:
         """The columns that are not continuous."""
@@ -53,6 +57,16 @@ class MixedSpace:
         # A category is one-hot encoded in a group of columns. Rounding sets the largest one to 1.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
         return {*self.values, *moved.nonzero().flatten().tolist()}
+
+    @cached_property
+    def free(self) -> list[int]:
+        """The columns that are neither fixed nor discrete."""
+        held = {*self.discrete, *self.fixed}
+        return [i for i in range(self.region.bounds.shape[-1]) if i not in held]
+
+    @property
+    def is_continuous(self) -> bool:
+        return bool(self.free) and self.discrete <= self.fixed.keys()
 
     def rounded(self, X: Tensor) -> Tensor:
         """The points ``n x d`` that the client would run in place of ``X``."""
@@ -66,9 +80,7 @@ class MixedSpace:
         search starts from the best of many points. Each round searches over the continuous
         parameters, and compares the result with points that have other discrete parameters.
         """
-        fixed, width = self.place.fixed_features or {}, self.region.bounds.shape[-1]
-        free = [column for column in range(width) if column not in {*self.discrete, *fixed}]
-        if free and not self.discrete - {*fixed}:
+        if self.is_continuous:
             return best_certified(acqf, margin, self.place)
         pool = self.points(known_points(margin, self.region))
         best, certified = best_certified(acqf, margin, Place(None, pool))
@@ -76,31 +88,42 @@ class MixedSpace:
             before = best
             mixed = torch.where(torch.rand_like(pool) < _CHANGED, pool, best)
             others = torch.cat([pool, mixed])
-            if free:
-                held = {**{i: float(best[0, i]) for i in self.discrete}, **fixed}
+            if self.free:
+                held = {**{i: float(best[0, i]) for i in self.discrete}, **self.fixed}
                 rough = self.place._replace(num_restarts=_RESTARTS, raw_samples=_SAMPLES)
                 climbed, _ = best_certified(acqf, margin, rough._replace(fixed_features=held))
                 others = torch.cat([climbed, others])
-                others[:, free] = climbed[:, free]
+                others[:, self.free] = climbed[:, self.free]
             choices = torch.cat([best, self._expressed(others)]).unique(dim=0)
             best, certified = best_certified(acqf, margin, Place(None, choices))
             if torch.equal(best, before):
                 break
         return best, certified
 
-    def choices(
-        self, objective: Model, constraint: ChanceConstraint, confidence: float, maximize: bool
-    ) -> Tensor:
-        """Return points ``n x d`` among which `recommend` chooses.
+    def recommended(
+        self,
+        objective: Model,
+        constraint: ChanceConstraint,
+        confidence: float,
+        maximize: bool,
+        baseline: Tensor | None = None,
+    ) -> Recommendation:
+        """`recommend` a point of the space; in a mixed space, choose among many points.
 
-        They include the best point that is safe with the given ``confidence``, and the best point
-        that is safe with confidence 0.5. From the latter, `recommend` finds the limits that prevent
-        a better recommendation.
+        They include the best points that are safe with the given ``confidence`` and with 0.5. From
+        the latter, `recommend` finds the limits that prevent a better recommendation.
         """
-        mean = PosteriorMean(objective, maximize=maximize)
-        margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
-        best = [self.rounded(self.best(mean, margin)[0]) for margin in margins]
-        return torch.cat([*best, self.points(known_points(margins[0], self.region))])
+        searched: tuple[Tensor | None, Tensor | None] = self.region.bounds, None
+        place = self.place
+        if place.inequality_constraints or place.equality_constraints or not self.is_continuous:
+            mean = PosteriorMean(objective, maximize=maximize)
+            margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
+            best = [self.rounded(self.best(mean, margin)[0]) for margin in margins]
+            known = known_points(margins[0], self.region)
+            searched = None, torch.cat([*best, self.points(known)])
+        return recommend(
+            objective, constraint, *searched, confidence, baseline, maximize, place.raw_samples
+        )
 
     def points(self, known: Tensor) -> Tensor:
         """Return points ``n x d`` of the space: random and ``known`` points, ``m x 1 x d``."""
@@ -117,8 +140,8 @@ class MixedSpace:
         If there are more than ``n`` combinations, random ones are used. Rounding evenly spread
         points to the nearest values would seldom yield a value that is close to another value.
         """
-        X, fixed, place = X.clone(), self.place.fixed_features or {}, torch.arange(len(X))
-        free = {column: values for column, values in self.values.items() if column not in fixed}
+        X, place = X.clone(), torch.arange(len(X))
+        free = {i: values for i, values in self.values.items() if i not in self.fixed}
         is_complete = math.prod(map(len, free.values())) <= len(X)
         for column, values in free.items():
             chosen = place if is_complete else torch.randint(len(values), place.shape)
@@ -138,9 +161,9 @@ class MixedSpace:
     @cached_property
     def region(self) -> Region:
         """The space with all parameters treated as continuous."""
-        bounds, _, fixed, linear, equal, *_ = self.place
+        bounds, _, _, linear, equal, *_ = self.place
         assert bounds is not None
-        return Region(with_features(bounds, fixed or {}), linear, equal)
+        return Region(with_features(bounds, self.fixed), linear, equal)
 
 
 def _nearest(values: Sequence[float], x: float) -> float:

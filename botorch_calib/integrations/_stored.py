@@ -28,6 +28,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib import calibration
+from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
@@ -37,6 +38,8 @@ from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.process import observed_process, raw_width
+from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors.prediction import EXCESS
 
 #: Finds the best point ``1 x d`` under a constraint; the flag is True if the point is certified.
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
@@ -51,8 +54,6 @@ _TIMEOUT = 600.0
 # Larger values are treated as infinite, since their squares may overflow. Clients accept infinite
 # values, but rows and models do not.
 INFINITE = 1e150
-#: Types of options that clients can store, as single values and in lists.
-PLAIN = (bool, int, float, str, type(None))
 #: Classes of `botorch_calib.calibration`, by name.
 KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(kind, type)}
 
@@ -68,10 +69,17 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
     checked = {"alpha": 0.2} if calibrator is LocalizedConformal and not options else {**options}
     for name, value in checked.items():
         items = value if isinstance(value, (list, tuple)) else [value]
-        if not all(isinstance(item, PLAIN) for item in items):
+        if not all(isinstance(item, int | float | str | None) for item in items):
             raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
     calibrator(**checked)
     return checked
+
+
+def settings_of(denoise: bool, residuals: str, excess: str) -> dict[str, Any]:
+    """Check arguments of `CalibratedModel.from_history`, and return them by name."""
+    check_one_of("residuals", residuals, RESIDUALS)
+    check_one_of("excess", excess, EXCESS)
+    return {"denoise": denoise, "residuals": residuals, "excess": excess}
 
 
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
@@ -226,11 +234,11 @@ def trials_in_table(
         for row, came in in_turn if is_free.any() else []:
             if came:
                 continue
-            near, distance = _near(row["point"], inputs, precision)
-            near[near.nonzero()[: row.get("earlier", 0)]] = False
-            near &= is_free
-            if near.any():
-                line = int(torch.where(near, distance, torch.inf).argmin())
+            is_own, distance = near(row["point"], inputs, precision)
+            is_own[is_own.nonzero()[: row.get("earlier", 0)]] = False
+            is_own &= is_free
+            if is_own.any():
+                line = int(torch.where(is_own, distance, torch.inf).argmin())
                 came.update(outcomes.iloc[line].to_dict())
                 is_free[line] = False
     for row, came in trials:
@@ -238,12 +246,7 @@ def trials_in_table(
     return [(row, came) for row, came in trials if came or not row.get("withdrawn")]
 
 
-def num_near(point: list[float], inputs: pd.DataFrame) -> int:
-    """Return the number of lines of a table that are at a point, up to rounding."""
-    return int(_near(point, inputs, precision=1)[0].sum())
-
-
-def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
+def near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
     """Return whether each line of ``inputs`` is at a point, and its largest distance in an input.
 
     ``precision`` 0 allows only for rounding in arithmetic. ``precision`` 1 also allows for values

@@ -51,22 +51,15 @@ from optuna.distributions import (
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from botorch_calib._validation import check_count, check_one_of
-from botorch_calib.acquisition import (
-    LogCalibratedConstrainedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
-    LogCalibratedProbabilityOfFeasibility,
-    qLogCalibratedNoisyExpectedHypervolumeImprovement,
-)
+from botorch_calib import acquisition as ours
+from botorch_calib._validation import check_count
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.integrations._stored import INFINITE
+from botorch_calib.integrations import _stored as stored
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
-from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS
-from botorch_calib.posteriors.prediction import EXCESS
 
 #: Computes the next point from inputs, objectives and constraints of the complete trials, the
 #: bounds, and the inputs of running trials.
@@ -127,16 +120,11 @@ def calibrated_candidates_func(
             "`calibrator` must be a calibrator for all outcomes, or a sequence of one for each, "
             f"got {calibrator!r}."
         )
-    options = {
-        "denoise": denoise,
-        "residuals": check_one_of("residuals", residuals, RESIDUALS),
-        "excess": check_one_of("excess", excess, EXCESS),
-    }
     return partial(
         _candidate,
         calibrators=calibrators,
         fit=fit_single_task_gp if fit is None else fit,
-        options=options,
+        options=stored.settings_of(denoise, residuals, excess),
         num_restarts=check_count("num_restarts", num_restarts),
         raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
     )
@@ -174,9 +162,9 @@ def _candidate(
     constraints = train_obj[:, :0] if train_con is None else train_con
     for name, values in (("An objective", train_obj), ("A constraint", constraints)):
         # Optuna itself rejects NaN.
-        if not (values.abs() < INFINITE).all():
+        if not (values.abs() < stored.INFINITE).all():
             raise InputDataError(
-                f"{name} of a complete trial is infinite, or beyond {INFINITE:g}, which no "
+                f"{name} of a complete trial is infinite, or beyond {stored.INFINITE:g}, which no "
                 "Gaussian process can be fitted to: return a smaller value, or prune such trials."
             )
     if len(train_x) < 2:
@@ -219,11 +207,11 @@ def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFuncti
         return _hypervolume_improvement(CalibratedModelList(*models), trials, values)
     best = values.max()
     if len(models) == 1:
-        return LogCalibratedExpectedImprovement(models[0], best_f=best, X_pending=pending)
+        return ours.LogCalibratedExpectedImprovement(models[0], best_f=best, X_pending=pending)
     model, limits = CalibratedModelList(*models), {i: (None, 0.0) for i in range(1, len(models))}
     if not feasible.any():
-        return LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=pending)
-    return LogCalibratedConstrainedExpectedImprovement(
+        return ours.LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=pending)
+    return ours.LogCalibratedConstrainedExpectedImprovement(
         model, best_f=best, objective_index=0, constraints=limits, X_pending=pending
     )
 
@@ -245,7 +233,7 @@ def _hypervolume_improvement(
         "X_pending": trials.X_pending,
         "prune_baseline": True,
     }
-    acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(
+    acqf = ours.qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
         alpha=get_default_partitioning_alpha(num),

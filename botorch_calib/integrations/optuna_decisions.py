@@ -1,7 +1,7 @@
 """Chance constraints in Optuna, by a sampler that stores its decisions with the trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler stores the
-decisions with the trials, in any storage. From these, each process builds the constraint anew.
+It needs optuna-integration (``pip install botorch_calib[optuna]``). Each process builds the
+constraint anew from the decisions, which any storage of Optuna can hold.
 """
 
 from __future__ import annotations
@@ -44,21 +44,9 @@ from botorch_calib.decisions.chance_constrained_search import (
 from botorch_calib.decisions.rows import DecisionAccount, Limits
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
+from botorch_calib.integrations import optuna_delays as delays
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations.optuna_delays import (
-    DECISION,
-    PARAMETERS,
-    RUNNING,
-    WITHDRAWN,
-    DelayAwareSampler,
-    Look,
-    encoded,
-    in_order_of_end,
-    known_noise,
-    names_of_constraints,
-    one_at_a_time,
-    store,
-)
+from botorch_calib.integrations.optuna_delays import DECISION, DelayAwareSampler, Look, store
 from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
@@ -227,20 +215,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
-        bounds, choices = with_features(unit_cube(X), look.space.fixed), look.space.points()
-        objective, constraint = self._fit(X, values, look.noise[0]), self._constraint(look)
-        if choices is None and look.space.is_rounded:
-            space = _mixed(look.space, bounds, self._search)
+        models = self._fit(X, values, look.noise[0]), self._constraint(look)
+        if (points := look.space.points()) is not None:
+            stated = recommend(*models, None, points.to(X), confidence, maximize=maximize)
+        else:
+            space = _mixed(look.space, unit_cube(X), self._search)
             with manual_seed(0):
-                choices = space.choices(objective, constraint, confidence, maximize)
-        stated = recommend(
-            objective,
-            constraint,
-            bounds if choices is None else None,
-            None if choices is None else choices.to(X),
-            confidence,
-            maximize=maximize,
-        )
+                stated = space.recommended(*models, confidence, maximize)
         last = [trial for trial in look.trials if trial.state is TrialState.COMPLETE][-1]
         single = {
             name: last.params[name] for name, own in last.distributions.items() if own.single()
@@ -294,7 +275,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         regards as running.
         """
         trials = self._trials(study)
-        names = {*names_of_constraints(trials)}
+        names = {*delays.names_of_constraints(trials)}
         return [
             trial.number
             for trial in filter(_was_decided, trials)
@@ -318,9 +299,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                     f"it has set a constraint. Trials {self.outstanding(study)} are pending."
                 )
         for number in chosen:
-            if trials[number].state is RUNNING:
+            if trials[number].state is TrialState.RUNNING:
                 study.tell(number, state=TrialState.FAIL)
-            study._storage.set_study_system_attr(study._study_id, f"{WITHDRAWN}{number}", True)
+            withdrawn = f"{delays.WITHDRAWN}{number}"
+            study._storage.set_study_system_attr(study._study_id, withdrawn, True)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Mark the trial as this sampler's, and decide about it if all its parameters are given.
@@ -344,9 +326,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Draw a parameter at random, or decide again if its range has changed."""
-        given = {**trial.system_attrs.get(PARAMETERS, {}), **trial.params}
+        given = {**trial.system_attrs.get(delays.PARAMETERS, {}), **trial.params}
         if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
-            with one_at_a_time:
+            with delays.one_at_a_time:
                 chosen = self._chosen(study, trial, given, {param_name: param_distribution})
             if chosen:
                 return chosen[param_name]
@@ -364,7 +346,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     ) -> None:
         """Finish a trial; remove its decision if it was run at another point."""
         super().after_trial(study, trial, state, values)
-        decided = trial.system_attrs.get(PARAMETERS, {})
+        decided = trial.system_attrs.get(delays.PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
         run = trial.params if asked_all else {**decided, **trial.params}
         # Compare strings, since NaN may be a choice.
@@ -439,7 +421,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self, trials: Sequence[FrozenTrial], space: SearchSpace | None = None
     ) -> DecisionAccount:
         """Return the account of trials; if there is a ``space``, points are in its encoding."""
-        limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
+        limits = {name: (None, 0.0) for name in delays.names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
                 "No complete trial has constraints: call `trial.set_constraint` in the objective."
@@ -460,13 +442,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             for trial in look.trials
             if all(abs(trial.constraints.get(name, largest)) < largest for name in account.limits)
         ]
-        trials, X = in_order_of_end(finite, look.space)
+        trials, X = delays.in_order_of_end(finite, look.space)
         X = X.to(self._device)
         models: dict[str, Model] = {}
         beyond = [_beyond(trial, account.limits) for trial in trials]
         for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
-            noise = known_noise(trials, place)
+            noise = delays.known_noise(trials, place)
             models[name] = self._fitted(place, X, Y, noise)
             sides = X.new_tensor([[each.get(name, 0)] for each in beyond])
             if sides.any():
@@ -535,7 +517,7 @@ def _decided(
     for trial in decided:
         row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}
         if space is not None:
-            x = encoded(space, trial)
+            x = delays.encoded(space, trial)
             row["point"] = [] if x is None else x.tolist()
         _, came = rows.setdefault(row.get("id", trial.number), (row, {}))
         for name, value in trial.constraints.items():

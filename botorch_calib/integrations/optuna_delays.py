@@ -16,13 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from botorch_calib.integrations.optuna import (
-    SearchSpace,
-    StudyData,
-    improvement,
-    unit_cube,
-    without,
-)
+from botorch_calib.integrations.optuna import SearchSpace, StudyData, improvement, without
 
 # isort: split
 import numpy as np
@@ -40,18 +34,13 @@ from optuna_integration import BoTorchSampler
 from torch import Tensor
 
 from botorch_calib._validation import check_callable, check_instance
-from botorch_calib.asynchronous.delay_strategy import strategy_of
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.failed_queries import (
     FeasibleAcquisition,
     feasibility_of,
     with_hanging_failed,
 )
-from botorch_calib.asynchronous.proposer import (
-    FIT,
-    DelayAwareProposer,
-    DelayStrategy,
-    SearchSettings,
-)
+from botorch_calib.asynchronous.proposer import FIT, DelayAwareProposer, SearchSettings
 from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp, fit_with_noise
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
@@ -165,7 +154,7 @@ class DelayAwareSampler(BoTorchSampler):
         )
         self._censor_value = censor_value
         # Without a `seed` Optuna's sampler is seeded at random, and so is the proposer.
-        base = _random_seed() if seed is None else seed
+        base = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         self._search = SearchSettings(num_restarts, raw_samples, base)
         self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
@@ -355,7 +344,8 @@ class DelayAwareSampler(BoTorchSampler):
             if self._seeded_in == os.getpid():
                 return
             self._seeded_in = os.getpid()
-            self._search = replace(self._search, seed=_random_seed())
+            seed = int(np.random.default_rng().integers(2**31))
+            self._search = replace(self._search, seed=seed)
             for proposer in self._proposers.values():
                 proposer.search = self._search
 
@@ -366,9 +356,10 @@ class DelayAwareSampler(BoTorchSampler):
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """Return the proposer for ``dim`` columns; ``dim`` may change during a study."""
         if dim not in self._proposers:
-            cube = unit_cube(torch.zeros(1, dim, dtype=torch.double, device=self._device))
+            cube = [[0.0] * dim, [1.0] * dim]
+            bounds = torch.tensor(cube, dtype=torch.double, device=self._device)
             self._proposers[dim] = self._proposer_class(
-                cube, self._strategy, self._fit, num_initial=0, search=self._search
+                bounds, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
 
@@ -476,10 +467,6 @@ def _record(
         ledger.tell(number, sign * trial.values[0], Yvar, time=end)
     elif trial.state is not RUNNING:
         ledger.fail(number, time=end)
-
-
-def _random_seed() -> int:
-    return int(np.random.default_rng().integers(2**31))
 
 
 def _fitted(

@@ -43,9 +43,9 @@ from botorch.models.model import Model, ModelList
 from gpytorch import Module
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of, check_open_unit, check_positive
+from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.designs import with_features
-from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
+from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.decisions.rows import DecisionAccount, is_outside
@@ -54,8 +54,6 @@ from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.models import CalibratedModelList, stand_ins
 from botorch_calib.models.predict import mean_and_deviation
-from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.posteriors.prediction import EXCESS
 
 #: The names under which Xopt stores these classes.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
@@ -110,8 +108,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_one_of("residuals", self.residuals, RESIDUALS)
-        check_one_of("excess", self.excess, EXCESS)
+        stored.settings_of(self.denoise, self.residuals, self.excess)
         stored.checked_options(stored.calibrator_class(self.calibrator), self.calibrator_options)
         return self
 
@@ -121,9 +118,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
         return CalibratedModelList.from_history(
             super().build_model(*args, **kwargs),
             kind(**stored.checked_options(kind, self.calibrator_options)),
-            denoise=self.denoise,
-            residuals=self.residuals,
-            excess=self.excess,
+            **stored.settings_of(self.denoise, self.residuals, self.excess),
         )
 
 
@@ -317,9 +312,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         Raises:
             InputDataError: If a candidate is not pending.
         """
-        given: Any = candidates
-        if isinstance(candidates, pd.DataFrame):
-            given = candidates.to_dict("records")
+        is_table = isinstance(candidates, pd.DataFrame)
+        given = candidates.to_dict("records") if is_table else candidates
         ids = [each if isinstance(each, str) else each.get(stored.ID) for each in given]
         if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
             raise InputDataError(
@@ -354,23 +348,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """
         model, names = self.train_model(update_internal=False), self.model_input_names
         constraint, (objective, maximize) = self.chance_constraint(model), self._objective(model)
-        space = self._space(self._get_torch_bounds())
-        place, choices, at = space.place, None, None
-        if space.values:
-            choices = space.choices(objective, constraint, confidence, maximize)
+        at = None
         if baseline is not None:
             at = torch.tensor([[baseline[name] for name in names]], dtype=torch.double)
-        stated = recommend(
-            objective,
-            constraint,
-            bounds=place.bounds if choices is None else None,
-            choices=choices,
-            confidence=confidence,
-            baseline=at,
-            maximize=maximize,
-            raw_samples=self.raw_samples,
-            fixed_features_list=[place.fixed_features] if place.fixed_features else None,
-        )
+        space = self._space(self._get_torch_bounds())
+        stated = space.recommended(objective, constraint, confidence, maximize, at)
         return dict(zip(names, stated.candidate.squeeze(0).tolist(), strict=True)), stated
 
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
@@ -418,7 +400,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             for point, row in islice(decided_in_turn, n_candidates):
                 pending.append(point)
                 row[stored.ID] = _OURS + uuid4().hex[:16]
-                row["earlier"] = stored.num_near(row["point"], inputs)
+                row["earlier"] = int(stored.near(row["point"], inputs, precision=1)[0].sum())
                 decisions.append(row)
         self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
