@@ -108,7 +108,7 @@ class MixedSpace:
         maximize: bool,
         baseline: Tensor | None = None,
     ) -> Recommendation:
-        """`recommend` a point of the space; in a mixed space, choose among many points.
+        """Return the `Recommendation` of a point; in a mixed space, it is one of many points.
 
         They include the best points that are safe with the given ``confidence`` and with 0.5. From
         the latter, `recommend` finds the limits that prevent a better recommendation.

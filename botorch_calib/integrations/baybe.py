@@ -174,8 +174,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
         for each in searchspace.discrete.parameters:
             if each.is_numerical:
-                nearest = [closest_element(each.values, value) for value in last[each.name]]
-                last[each.name] = nearest
+                last[each.name] = [closest_element(each.values, x) for x in last[each.name]]
         self.last_lines = last.to_dict("records")
         return recommended
 

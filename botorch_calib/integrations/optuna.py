@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
@@ -130,21 +129,6 @@ def calibrated_candidates_func(
     )
 
 
-@dataclass(frozen=True)
-class StudyData:
-    """Data from the complete trials. Inputs are in the unit cube; objectives are maximised."""
-
-    X: Tensor
-    objectives: Tensor
-    constraints: Tensor  # a constraint is met if its value is at most 0; there may be no columns
-    X_pending: Tensor | None
-
-    @property
-    def outcomes(self) -> Tensor:
-        """Outcomes ``n x m``: the objectives, followed by the constraints."""
-        return torch.cat([self.objectives, self.constraints], dim=-1)
-
-
 def _candidate(
     train_x: Tensor,
     train_obj: Tensor,
@@ -171,9 +155,10 @@ def _candidate(
         # The sampler counts running trials as startup trials, so there may be no complete trial.
         point = torch.rand_like(bounds[:1])
         return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
-    pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
-    trials = StudyData(normalize(train_x, bounds), train_obj, constraints, pending)
-    outcomes = trials.outcomes.split(1, dim=-1)
+    X, pending = normalize(train_x, bounds), None
+    if pending_x is not None and len(pending_x):
+        pending = normalize(pending_x, bounds)
+    outcomes = torch.cat([train_obj, constraints], dim=-1).split(1, dim=-1)
     if len(calibrators) == 1:
         calibrators *= len(outcomes)
     if len(calibrators) != len(outcomes):
@@ -183,12 +168,12 @@ def _candidate(
             f"{constraints.shape[-1]} constraints."
         )
     models = [
-        CalibratedModel.from_history(fit(trials.X, Y), calibrator.fresh(), **options)
+        CalibratedModel.from_history(fit(X, Y), calibrator.fresh(), **options)
         for Y, calibrator in zip(outcomes, calibrators, strict=True)
     ]
     point, _ = optimize_acqf(
-        improvement(models, trials),
-        bounds=unit_cube(trials.X),
+        improvement(models, X, train_obj, constraints, pending),
+        bounds=unit_cube(X),
         q=1,
         num_restarts=num_restarts,
         raw_samples=raw_samples,
@@ -198,13 +183,23 @@ def _candidate(
     return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 
 
-def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
-    """Return the acquisition function for the next trial, given a model of each outcome."""
-    pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
+def improvement(
+    models: Sequence[Model],
+    X: Tensor,
+    objectives: Tensor,
+    constraints: Tensor,
+    pending: Tensor | None,
+) -> AcquisitionFunction:
+    """Return the acquisition function for the next trial, given a model of each outcome.
+
+    ``X``, ``n x d``, and ``pending`` are in the unit cube. Objectives are maximised, and come
+    first. A constraint is met if its value is at most 0; there may be no columns.
+    """
+    feasible = (constraints <= 0.0).all(dim=-1)
     # If no trial is feasible, the Pareto front of all trials sets the scale of several objectives.
-    values = trials.objectives[feasible] if feasible.any() else trials.objectives
+    values = objectives[feasible] if feasible.any() else objectives
     if values.shape[-1] > 1:
-        return _hypervolume_improvement(CalibratedModelList(*models), trials, values)
+        return _hypervolume_improvement(CalibratedModelList(*models), X, values, pending)
     best = values.max()
     if len(models) == 1:
         return ours.LogCalibratedExpectedImprovement(models[0], best_f=best, X_pending=pending)
@@ -217,7 +212,7 @@ def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFuncti
 
 
 def _hypervolume_improvement(
-    model: Model, trials: StudyData, values: Tensor
+    model: Model, X: Tensor, values: Tensor, pending: Tensor | None
 ) -> AcquisitionFunction:
     """Return the log hypervolume improvement, or ``qLogNParEGO`` if the hypervolume is empty.
 
@@ -227,10 +222,10 @@ def _hypervolume_improvement(
     num = values.shape[-1]
     outcomes = range(num, model.num_outputs)
     settings: dict[str, Any] = {
-        "X_baseline": trials.X,
+        "X_baseline": X,
         "objective": IdentityMCMultiOutputObjective(outcomes=list(range(num))),
         "constraints": [lambda samples, i=i: samples[..., i] for i in outcomes] or None,
-        "X_pending": trials.X_pending,
+        "X_pending": pending,
         "prune_baseline": True,
     }
     acqf = ours.qLogCalibratedNoisyExpectedHypervolumeImprovement(

@@ -214,7 +214,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 "`chance_constraint(study).margin(X, confidence)` is at least 0."
             )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
-        X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
+        X, values = look.X, look.objectives if maximize else -look.objectives
         models = self._fit(X, values, look.noise[0]), self._constraint(look)
         if (points := look.space.points()) is not None:
             stated = recommend(*models, None, points.to(X), confidence, maximize=maximize)
@@ -254,12 +254,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         soon as a trial has ended, but not after an exception that ``optimize`` does not ``catch``.
 
         Example:
-            >>> def train(trial):
-            ...     trial.set_constraint("memory", trial.suggest_float("size", 0.0, 1.0) - 0.7)
-            ...     return 0.0
-            >>> sampler, back = ChanceConstrainedSampler(seed=0), []
-            >>> study = optuna.create_study(sampler=sampler)
-            >>> study.optimize(train, n_trials=3, callbacks=[sampler.on_violation(back.append)])
+            >>> callbacks = [ChanceConstrainedSampler().on_violation(print)]
         """
 
         def callback(study: Study, trial: FrozenTrial) -> None:
@@ -371,7 +366,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _is_startup(self, look: Look) -> bool:
-        return len(look.data.X) < self._n_startup_trials
+        return len(look.X) < self._n_startup_trials
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
         constraint = self._constraint(look)
@@ -391,7 +386,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        several = look.data.objectives.shape[-1] > 1
+        several = look.objectives.shape[-1] > 1
         return super()._strategy_for(look) if several else strategy_of(self._strategy)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
@@ -410,7 +405,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._account(trials)  # raises an error if there are no constraints yet
         space = SearchSpace.of_trials(trials, {})
         look = None if space is None else self._look_at(study, trials, space)
-        if look is None or len(look.data.X) < 2:
+        if look is None or len(look.X) < 2:
             raise InputDataError(
                 "Fewer than two complete trials have all parameters and constraints of the latest "
                 "trial: run more trials first."
@@ -446,7 +441,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         X = X.to(self._device)
         models: dict[str, Model] = {}
         beyond = [_beyond(trial, account.limits) for trial in trials]
-        for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
+        for place, name in enumerate(account.limits, look.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             noise = delays.known_noise(trials, place)
             models[name] = self._fitted(place, X, Y, noise)

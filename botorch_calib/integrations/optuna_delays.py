@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from botorch_calib.integrations.optuna import SearchSpace, StudyData, improvement, without
+from botorch_calib.integrations.optuna import SearchSpace, improvement, without
 
 # isort: split
 import numpy as np
@@ -71,7 +71,10 @@ class Look(NamedTuple):
     trials: Sequence[FrozenTrial]
     space: SearchSpace
     ledger: FeedbackLedger  # all trials, with the first objective, to be maximised
-    data: StudyData  # complete trials, in the order in which they ended
+    # Complete trials, in the order in which they ended. Objectives are maximised.
+    X: Tensor
+    objectives: Tensor
+    constraints: Tensor
     noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, if known
 
 
@@ -262,8 +265,7 @@ class DelayAwareSampler(BoTorchSampler):
         objectives, constraints = Y.to(self._device).split(counts, dim=-1)
         objectives = objectives * objectives.new_tensor(signs)
         noise = [known_noise(ended, place) for place in range(sum(counts))]
-        data = StudyData(X.to(self._device), objectives, constraints, None)
-        return Look(trials, space, ledger, data, noise)
+        return Look(trials, space, ledger, X.to(self._device), objectives, constraints, noise)
 
     def _point(self, look: Look) -> Tensor:
         """Return the next point, of length ``d``, in the unit cube."""
@@ -283,7 +285,7 @@ class DelayAwareSampler(BoTorchSampler):
     def _strategy_for(self, look: Look) -> DelayStrategy:
         """Return the strategy; with several outcomes, it maximises `improvement`."""
         strategy = strategy_of(self._strategy)
-        if look.data.outcomes.shape[-1] == 1 or callable(strategy.acquisition):
+        if len(look.noise) == 1 or callable(strategy.acquisition):
             return strategy
         return replace(
             strategy,
@@ -300,14 +302,13 @@ class DelayAwareSampler(BoTorchSampler):
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
-        pending = ledger.pending(now).to(self._device)
-        data = replace(look.data, X_pending=pending if len(pending) else None)
-        outcomes = zip(data.outcomes.split(1, dim=-1), look.noise, strict=True)
+        pending, data = ledger.pending(now).to(self._device), (look.objectives, look.constraints)
+        outcomes = torch.cat(data, dim=-1).split(1, dim=-1)
         models = [
-            self._fitted(place, data.X, Y, Yvar) if place else model.model
-            for place, (Y, Yvar) in enumerate(outcomes)
+            self._fitted(place, look.X, Y, Yvar) if place else model.model
+            for place, (Y, Yvar) in enumerate(zip(outcomes, look.noise, strict=True))
         ]
-        acqf = improvement(models, data)
+        acqf = improvement(models, look.X, *data, pending if len(pending) else None)
         strategy = replace(strategy, imputation="hallucinate")
         feasibility = feasibility_of(ledger, now, strategy, self._proposer(ledger.dim).bounds)
         if feasibility is None:

@@ -48,7 +48,7 @@ from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
-from botorch_calib.decisions.rows import DecisionAccount, is_outside
+from botorch_calib.decisions.rows import is_outside
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
@@ -376,7 +376,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """Return the current constraint; without a ``model``, train a model on all data."""
         model = self.train_model() if model is None else model
         models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
-        return stored.constraint_of(self._account(), models)
+        remedy = (
+            f"add their rows to the data, with the `{stored.ID}` of each candidate, and "
+            "`generator.withdraw(...)` candidates of `generator.outstanding()` that never ran"
+        )
+        limits, trials = self._limits(), self._trials()
+        account = stored.account_of(limits, self.level, self.budget, trials, remedy)
+        return stored.constraint_of(account, models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
         """Choose candidates ``n x d``, and add the decisions about them to ``decisions``."""
@@ -454,13 +460,6 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         assert isinstance(model, ModelList)
         return model.models[self.model_output_names.index(name)]
 
-    def _account(self) -> DecisionAccount:
-        remedy = (
-            f"add their rows to the data, with the `{stored.ID}` of each candidate, and "
-            "`generator.withdraw(...)` candidates of `generator.outstanding()` that never ran"
-        )
-        return stored.account_of(self._limits(), self.level, self.budget, self._trials(), remedy)
-
     def _limits(self) -> dict[str, Sequence[float | None]]:
         limits: dict[str, Sequence[float | None]] = {}
         for name, constraint in self.vocs.constraints.items():
@@ -487,8 +486,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _out(self) -> list[dict[str, Any]]:
         """Return the rows of decisions about candidates without any outcome."""
         names = self.vocs.constraint_names
-        trials = self._trials()
-        return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
+        return [row for row, came in self._trials() if all(pd.isna(came.get(n)) for n in names)]
 
     def _check_known(self, ids: set[str]) -> None:
         """Raise an error, or warn, if the generator does not know the decisions with these ids."""
