@@ -14,7 +14,6 @@ from botorch.exceptions.errors import InfeasibilityError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
@@ -34,25 +33,27 @@ _RESTARTS, _SAMPLES = 2, 128
 
 @dataclass(frozen=True)
 class MixedSpace:
-    """The points within given bounds that a client can represent.
+    """The points within given bounds that a client can represent, or all points in a list.
 
-    ``values`` holds the allowed values of each discrete column, in increasing order. ``rounding``
-    moves points ``n x d`` to points that the client can represent. A column may have a million
-    values, so code must index them, and not loop over them.
+    A fixed column has equal bounds. ``values`` holds the allowed values of each discrete column, in
+    increasing order. ``rounding`` moves points ``n x d`` to points that the client can represent. A
+    column may have a million values, so code must index them, and not loop over them.
     """
 
     place: Place
     values: Mapping[int, Sequence[float]] = field(default_factory=dict)
     rounding: Callable[[Tensor], Tensor] | None = None  # None if all points can be represented
 
-    @property
-    def fixed(self) -> Mapping[int, float]:
-        return self.place.fixed_features or {}
+    @cached_property
+    def fixed(self) -> dict[int, float]:
+        """The values of the fixed columns."""
+        lower, upper = self.region.bounds
+        return {i: float(lower[i]) for i in (lower == upper).nonzero().flatten().tolist()}
 
     @cached_property
     def discrete(self) -> set[int]:
         """The columns that are not continuous."""
-        lower, upper = self.place.bounds  # type: ignore[misc]  # never None
+        lower, upper = self.region.bounds
         between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
         # A category is one-hot encoded in a group of columns. Rounding sets the largest one to 1.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
@@ -65,8 +66,10 @@ class MixedSpace:
         return [i for i in range(self.region.bounds.shape[-1]) if i not in held]
 
     @property
-    def is_continuous(self) -> bool:
-        return bool(self.free) and self.discrete <= self.fixed.keys()
+    def is_mixed(self) -> bool:
+        """Whether free columns are discrete, and the points are not listed."""
+        is_listed = self.place.choices is not None
+        return not is_listed and not (self.free and self.discrete <= self.fixed.keys())
 
     def rounded(self, X: Tensor) -> Tensor:
         """The points ``n x d`` that the client would run in place of ``X``."""
@@ -80,8 +83,9 @@ class MixedSpace:
         search starts from the best of many points. Each round searches over the continuous
         parameters, and compares the result with points that have other discrete parameters.
         """
-        if self.is_continuous:
-            return best_certified(acqf, margin, self.place)
+        if not self.is_mixed:
+            best, certified = best_certified(acqf, margin, self.place)
+            return self.rounded(best), certified
         pool = self.points(known_points(margin, self.region))
         best, certified = best_certified(acqf, margin, Place(None, pool))
         for _ in range(_ROUNDS):
@@ -113,14 +117,14 @@ class MixedSpace:
         They include the best points that are safe with the given ``confidence`` and with 0.5. From
         the latter, `recommend` finds the limits that prevent a better recommendation.
         """
-        searched: tuple[Tensor | None, Tensor | None] = self.region.bounds, None
         place = self.place
-        if place.inequality_constraints or place.equality_constraints or not self.is_continuous:
+        if self.is_mixed or place.inequality_constraints or place.equality_constraints:
             mean = PosteriorMean(objective, maximize=maximize)
             margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
-            best = [self.rounded(self.best(mean, margin)[0]) for margin in margins]
+            best = [self.best(mean, margin)[0] for margin in margins]
             known = known_points(margins[0], self.region)
-            searched = None, torch.cat([*best, self.points(known)])
+            place = Place(None, torch.cat([*best, self.points(known)]))
+        searched = place.bounds, place.choices
         return recommend(
             objective, constraint, *searched, confidence, baseline, maximize, place.raw_samples
         )
@@ -163,7 +167,7 @@ class MixedSpace:
         """The space with all parameters treated as continuous."""
         bounds, _, _, linear, equal, *_ = self.place
         assert bounds is not None
-        return Region(with_features(bounds, self.fixed), linear, equal)
+        return Region(bounds, linear, equal)
 
 
 def _nearest(values: Sequence[float], x: float) -> float:

@@ -176,6 +176,7 @@ def expanding(
 
 
 def decide_in_turn(
+    num: int,
     search: Callable[[AcquisitionFunction, ChanceConstraint], tuple[Tensor, bool]],
     constraint: ChanceConstraint,
     objective: Model,
@@ -184,13 +185,13 @@ def decide_in_turn(
     maximize: bool,
     names: Sequence[str],
 ) -> Iterator[tuple[Tensor, Row]]:
-    """Yield one decision after another, each about the point with the best confidence bound.
+    """Yield ``num`` decisions, each about the point with the best confidence bound.
 
     Each step yields a point ``1 x d`` and its row, whose ``"inputs"`` have these ``names``. The
     objective is assumed to have its expected values at the ``pending`` points ``n x d``, and at the
-    points of earlier steps. The generator never ends.
+    points of earlier steps.
     """
-    while True:
+    for _ in range(num):
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
         acqf = UpperConfidenceBound(own, beta=beta, maximize=maximize)
         point, row = decide(partial(search, acqf), constraint, pending)

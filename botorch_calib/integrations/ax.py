@@ -417,8 +417,7 @@ def delay_aware_generation_strategy(
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
             ``UpperConfidenceBound``. The default is the default of `DelayAwareProposer`, 4 for
             ``"hallucinate"`` with ``"ucb"`` and 1 otherwise.
-        struct: Ax's other settings, such as the number of initial trials, with the method
-            ``"custom"``.
+        struct: See `calibrated_generation_strategy`.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, or ``"ts"`` for
             `DelayedThompsonSampling`, which needs a kernel with random features, such as Ax's own.
 

@@ -168,7 +168,7 @@ class NoiseDiagnoses(_Card):
         self.level = check_open_unit("level", level)
 
     def _rows(self, model: Model) -> list[Row]:
-        gp: Any = observed_process(model)
+        gp = observed_process(model)
         tasks: list[int | None] = [None]
         if isinstance(gp, MultiTaskGPyTorchModel):
             inputs: Any = raw_train_inputs(gp)

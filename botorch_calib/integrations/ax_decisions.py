@@ -57,6 +57,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
@@ -123,7 +124,8 @@ class CertifiedPoints(ConstrainedClosedForm):
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
-        place = Place(bounds, None, fixed_features, inequality_constraints, equality_constraints)
+        bounds = with_features(bounds, fixed_features or {})
+        place = Place(bounds, None, None, inequality_constraints, equality_constraints)
         choices = {i: sorted(each) for i, each in search_space_digest.discrete_choices.items()}
         points, values = self._chosen(n, MixedSpace(place, choices, rounding_func))
         return points, values, torch.ones(len(points), dtype=self.dtype)
@@ -144,8 +146,7 @@ class CertifiedPoints(ConstrainedClosedForm):
 
         def best(constraint: ChanceConstraint) -> tuple[Tensor, bool]:
             acqf = stored.expanding(self.acqf, constraint, self.options["expansion_share"])
-            point, certified = space.best(acqf, LeastMargin(constraint))
-            return space.rounded(point), certified
+            return space.best(acqf, LeastMargin(constraint))
 
         for _ in range(n):
             point, row = stored.decide(best, self.options["constraint"], self.X_pending)

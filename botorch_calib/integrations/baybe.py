@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 try:
@@ -140,7 +139,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         def best(acqf: AcquisitionFunction, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
             return best_certified(acqf, LeastMargin(constraint), Place(None, choices[left]))
 
-        decided_in_turn = stored.decide_in_turn(
+        chosen: list[int] = []
+        decided = []
+        for point, row in stored.decide_in_turn(
+            batch_size,
             best,
             constraint,
             models[target.name],
@@ -148,10 +150,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             self.beta,
             not target.minimize,
             searchspace.comp_rep_columns,
-        )
-        chosen: list[int] = []
-        decided = []
-        for point, row in islice(decided_in_turn, batch_size):
+        ):
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             left[chosen[-1]] = False
             decided.append(row)

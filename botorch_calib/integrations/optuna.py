@@ -344,8 +344,9 @@ class SearchSpace:
         several = self.distributions.values()
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
+    @cached_property
     def points(self) -> Tensor | None:
-        """Return all points ``n x d``; None if there are more than `MOST_POINTS`.
+        """All points ``n x d``; None if there are more than `MOST_POINTS`.
 
         If the results of a continuous search were rounded, different maxima might become the same
         point.

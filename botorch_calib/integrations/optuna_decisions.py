@@ -33,7 +33,7 @@ from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
-from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
+from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
@@ -86,11 +86,8 @@ class _CertifiedProposer(DelayAwareProposer):
             if choices is None:
                 return space.best(searched, margin)
             new = best_certified(searched, margin, Place(None, choices.to(bounds)))
-            every = None if new[1] else self.space.points()
-            if every is None:
-                return new
             # A certified point of a failed or running trial is better than an uncertified new one.
-            known = best_certified(searched, margin, Place(None, every.to(bounds)))
+            known = new if new[1] else space.best(searched, margin)
             return known if known[1] else new
 
         point, _ = stored.best(search, self.constraint, model.X_pending)
@@ -214,14 +211,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 "`chance_constraint(study).margin(X, confidence)` is at least 0."
             )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
-        X, values = look.X, look.objectives if maximize else -look.objectives
-        models = self._fit(X, values, look.noise[0]), self._constraint(look)
-        if (points := look.space.points()) is not None:
-            stated = recommend(*models, None, points.to(X), confidence, maximize=maximize)
-        else:
-            space = _mixed(look.space, unit_cube(X), self._search)
-            with manual_seed(0):
-                stated = space.recommended(*models, confidence, maximize)
+        values = look.objectives if maximize else -look.objectives
+        models = self._fit(look.X, values, look.noise[0]), self._constraint(look)
+        with manual_seed(0):
+            space = _mixed(look.space, unit_cube(look.X), self._search)
+            stated = space.recommended(*models, confidence, maximize)
         last = [trial for trial in look.trials if trial.state is TrialState.COMPLETE][-1]
         single = {
             name: last.params[name] for name, own in last.distributions.items() if own.single()
@@ -453,9 +447,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
-    """Return the mixed space in the unit cube; held values may be outside of the cube."""
-    bounds = with_features(cube, space.fixed)
-    place = Place(bounds, None, space.fixed, None, None, search.num_restarts, search.raw_samples)
+    """Return the space in the unit cube, or its points if these are few.
+
+    Held values may be outside of the cube.
+    """
+    if space.points is not None:
+        return MixedSpace(Place(None, space.points.to(cube)))
+    size = {"num_restarts": search.num_restarts, "raw_samples": search.raw_samples}
+    place = Place(with_features(cube, space.fixed), **size)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
 
 

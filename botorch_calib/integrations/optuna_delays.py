@@ -272,7 +272,7 @@ class DelayAwareSampler(BoTorchSampler):
         proposer = self._proposer(look.space.dim)
         proposer.strategy = self._strategy_for(look)
         proposer.fixed_features, proposer.choices = look.space.fixed, None
-        points = look.space.points()
+        points = look.space.points
         if points is not None:
             observed = are_among(look.ledger.statuses(), (TrialStatus.OBSERVED,))
             proposer.choices = without(points, look.ledger.queries()[~observed])

@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Self
@@ -194,9 +193,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     num_restarts: int = Field(4, description="number of starting points of the search")
     decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
     books: str | None = Field(None, description="file of the decisions")
-    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(
-        None, description="called with the last safe setting", exclude=True
-    )
+    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(None, exclude=True)
     _num_violating: int = PrivateAttr(0)
 
     @field_serializer("decisions")
@@ -232,7 +229,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is not an output.")
         return self
 
-    def model_post_init(self, context: Any, /) -> None:
+    def model_post_init(self, context: object, /) -> None:
         """Read the decisions from the file ``books``."""
         super().model_post_init(context)
         self.decisions = stored.with_books(self.books, self.decisions)
@@ -394,7 +391,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             self.decisions = decisions
             out = torch.tensor([row["point"] for row in self._out()]).view(-1, len(names))
             pending = [out.to(space.place.bounds)]
-            decided_in_turn = stored.decide_in_turn(
+            for point, row in stored.decide_in_turn(
+                n_candidates,
                 partial(self._best, model, space, pending),
                 self.chance_constraint(model),
                 objective,
@@ -402,8 +400,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 self.beta,
                 maximize,
                 names,
-            )
-            for point, row in islice(decided_in_turn, n_candidates):
+            ):
                 pending.append(point)
                 row[stored.ID] = _OURS + uuid4().hex[:16]
                 row["earlier"] = int(stored.near(row["point"], inputs, precision=1)[0].sum())
@@ -447,13 +444,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         bounds[:, columns] = free
         held = {**(self.fixed_features or {})}
         held |= {name: float(self.data[name].iloc[-1]) for name in self.contextual_variables}
-        fixed = {names.index(name): value for name, value in held.items()}
-        bounds = with_features(bounds, fixed)
+        bounds = with_features(bounds, {names.index(name): own for name, own in held.items()})
         discrete = self._get_active_discrete_variable_values()
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
         for column, of_variable in values.items():  # a trust region may exclude some values
             bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
-        place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
+        place = Place(bounds, num_restarts=self.num_restarts, raw_samples=self.raw_samples)
         return MixedSpace(place, values)
 
     def _model_of(self, model: Module, name: str) -> Model:
