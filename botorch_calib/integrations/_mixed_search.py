@@ -67,7 +67,7 @@ class MixedSpace:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether free columns are discrete, and the points are not listed."""
+        """Whether columns that are not fixed are discrete, and the points are not listed."""
         is_listed = self.place.choices is not None
         return not is_listed and not (self.free and self.discrete <= self.fixed.keys())
 

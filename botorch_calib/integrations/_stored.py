@@ -274,7 +274,7 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield a list of all decisions, including those in a file; then write the list to the file.
+    """Yield a list of all decisions, also of a file; then write the list to the file.
 
     The block may change the list. If it raises an error, the file stays unchanged. Other processes
     wait until the block ends. The ``file`` is an SQLite database, so no partial change remains if
@@ -295,7 +295,7 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """Return all decisions, including the decisions in a file, if the file exists."""
+    """Return all decisions, also of a file if it exists."""
     # The file is empty if a process was killed while creating it.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]

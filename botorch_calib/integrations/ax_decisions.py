@@ -246,7 +246,7 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
 
 
 def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> OptimizationConfig:
-    """Return the optimisation, with limits relative to a baseline as current absolute values."""
+    """Return the configured optimisation; limits relative to a baseline become absolute."""
     _, config = configured_experiment(experiment)
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return config
@@ -353,11 +353,8 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
     """Return each metric's mean, by trial and arm; the mean of a curve is its last value."""
-    data = experiment.lookup_data().full_df
-    if "step" in data:
-        data = data.sort_values("step", kind="stable", na_position="first")
     means: dict[tuple[int, str], dict[str, float | None]] = {}
-    for row in data.itertuples():
+    for row in experiment.lookup_data().df.itertuples():
         means.setdefault((row.trial_index, row.arm_name), {})[row.metric_name] = float(row.mean)
     return means
 

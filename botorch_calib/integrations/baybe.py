@@ -219,7 +219,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def withdraw(self, campaign: Campaign, experiments: pd.DataFrame) -> None:
         """Take back recommendations that were not run.
 
-        ``experiments`` is a table of these, such as rows of `outstanding`. A withdrawn
+        ``experiments`` is a table of recommendations, such as rows of `outstanding`. A withdrawn
         recommendation counts after all if it is measured later.
 
         Raises:
@@ -305,7 +305,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Return copies of the decisions; ``state`` marks those that the new call replaces."""
+        """Return copies of the decisions; ``state`` marks decisions that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warnings.warn(
