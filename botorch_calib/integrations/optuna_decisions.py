@@ -453,8 +453,8 @@ def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpa
     """
     if space.points is not None:
         return MixedSpace(Place(None, space.points.to(cube)))
-    size = {"num_restarts": search.num_restarts, "raw_samples": search.raw_samples}
-    place = Place(with_features(cube, space.fixed), **size)
+    bounds = with_features(cube, space.fixed)
+    place = Place(bounds, num_restarts=search.num_restarts, raw_samples=search.raw_samples)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
 
 

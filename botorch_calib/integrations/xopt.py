@@ -309,9 +309,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         Raises:
             InputDataError: If a candidate is not pending.
         """
-        is_table = isinstance(candidates, pd.DataFrame)
-        given = candidates.to_dict("records") if is_table else candidates
-        ids = [each if isinstance(each, str) else each.get(stored.ID) for each in given]
+        if isinstance(candidates, pd.DataFrame):
+            candidates = candidates.to_dict("records")
+        ids = [each if isinstance(each, str) else each.get(stored.ID) for each in candidates]
         if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
             raise InputDataError(
                 f"`candidates` have ids that are not pending, {unknown}: see `outstanding`. A "
