@@ -28,7 +28,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib import calibration
-from botorch_calib._validation import check_one_of
+from botorch_calib._validation import check_one_of, check_open_unit, check_positive
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
@@ -73,6 +73,16 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
             raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
     calibrator(**checked)
     return checked
+
+
+def terms_of(level: float, budget: float, expansion_share: float = 0.0) -> dict[str, float]:
+    """Check the arguments of a client's constraint, and return them by name."""
+    expands(expansion_share, 0)  # raises an error if the share is out of its range
+    return {
+        "level": check_open_unit("level", level),
+        "budget": check_positive("budget", budget, allow_inf=True),
+        "expansion_share": expansion_share,
+    }
 
 
 def settings_of(denoise: bool, residuals: str, excess: str) -> dict[str, Any]:

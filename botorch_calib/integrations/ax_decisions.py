@@ -55,17 +55,12 @@ from botorch.models.model import Model
 from botorch.models.transforms import Standardize
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib._validation import check_open_unit
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    expands,
-    repeated_points,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, repeated_points
 from botorch_calib.decisions.rows import DecisionAccount, Row, is_outside
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
@@ -414,7 +409,7 @@ def chance_constrained_generation_strategy(
     if struct is not None and struct.simplify_parameter_changes:
         raise UnsupportedError("`simplify_parameter_changes` would change certified points.")
     limits = stated_limits(config)
-    expands(expansion_share, 0)  # checks the share
+    terms = stored.terms_of(level, budget, expansion_share)
     if struct is None:
         struct = GenerationStrategyDispatchStruct(
             method="custom",
@@ -438,11 +433,7 @@ def chance_constrained_generation_strategy(
     kwargs["transforms"] = TRANSFORMS
     kwargs["acquisition_class"] = CertifiedPoints
     kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=False)
-    kwargs["acquisition_options"] = {
-        "level": check_open_unit("level", level),
-        "budget": check_positive("budget", budget, allow_inf=True),
-        "expansion_share": expansion_share,
-    }
+    kwargs["acquisition_options"] = terms
     return strategy
 
 

@@ -29,18 +29,12 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    best_certified,
-    warn_uncertified,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, warn_uncertified
 from botorch_calib.decisions.rows import DecisionAccount, Limits
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
@@ -85,7 +79,7 @@ class _CertifiedProposer(DelayAwareProposer):
             margin = LeastMargin(constraint)
             if choices is None:
                 return space.best(searched, margin)
-            new = best_certified(searched, margin, Place(None, choices.to(bounds)))
+            new = MixedSpace(Place(None, choices.to(bounds))).best(searched, margin)
             # A certified point of a failed or running trial is better than an uncertified new one.
             known = new if new[1] else space.best(searched, margin)
             return known if known[1] else new
@@ -165,9 +159,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         seed: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self._level = check_open_unit("level", level)
-        self._budget = check_positive("budget", budget, allow_inf=True)
-        self._expansion_share = expansion_share
+        terms = stored.terms_of(level, budget, expansion_share)
+        self._level, self._budget, self._expansion_share = terms.values()
         super().__init__(
             replace(_STRATEGY, failures=failures),
             fit=fit,

@@ -42,7 +42,7 @@ from botorch.models.model import Model, ModelList
 from gpytorch import Module
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib._validation import check_positive
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
@@ -219,8 +219,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_open_unit("level", self.level)
-        check_positive("budget", self.budget, allow_inf=True)
+        stored.terms_of(self.level, self.budget)
         if not self.vocs.constraint_names or len(self.vocs.objectives) != 1:
             raise InputDataError("`vocs` must have at least one constraint, and one objective.")
         for name, width in self.max_half_widths.items():
