@@ -14,8 +14,7 @@ from botorch.exceptions.errors import InfeasibilityError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.asynchronous.designs import with_features
-from botorch_calib.decisions import ChanceConstraint
+from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
@@ -34,11 +33,11 @@ _RESTARTS, _SAMPLES = 2, 128
 
 @dataclass(frozen=True)
 class MixedSpace:
-    """The points within given bounds that a client can represent.
+    """The points within given bounds that a client can represent, or all points in a list.
 
-    ``values`` holds the allowed values of each discrete column, in increasing order. ``rounding``
-    moves points ``n x d`` to points that the client can represent. A column may have a million
-    values, so code must index them, and not loop over them.
+    A fixed column has equal bounds. ``values`` holds the allowed values of each discrete column, in
+    increasing order. ``rounding`` moves points ``n x d`` to points that the client can represent. A
+    column may have a million values, so code must index them, and not loop over them.
     """
 
     place: Place
@@ -46,13 +45,31 @@ class MixedSpace:
     rounding: Callable[[Tensor], Tensor] | None = None  # None if all points can be represented
 
     @cached_property
+    def fixed(self) -> dict[int, float]:
+        """The values of the fixed columns."""
+        lower, upper = self.region.bounds
+        return {i: float(lower[i]) for i in (lower == upper).nonzero().flatten().tolist()}
+
+    @cached_property
     def discrete(self) -> set[int]:
         """The columns that are not continuous."""
-        lower, upper = self.place.bounds  # type: ignore[misc]  # never None
+        lower, upper = self.region.bounds
         between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
         # A category is one-hot encoded in a group of columns. Rounding sets the largest one to 1.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
         return {*self.values, *moved.nonzero().flatten().tolist()}
+
+    @cached_property
+    def free(self) -> list[int]:
+        """The columns that are neither fixed nor discrete."""
+        held = {*self.discrete, *self.fixed}
+        return [i for i in range(self.region.bounds.shape[-1]) if i not in held]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether columns that are not fixed are discrete, and the points are not listed."""
+        is_listed = self.place.choices is not None
+        return not is_listed and not (self.free and self.discrete <= self.fixed.keys())
 
     def rounded(self, X: Tensor) -> Tensor:
         """The points ``n x d`` that the client would run in place of ``X``."""
@@ -66,41 +83,51 @@ class MixedSpace:
         search starts from the best of many points. Each round searches over the continuous
         parameters, and compares the result with points that have other discrete parameters.
         """
-        fixed, width = self.place.fixed_features or {}, self.region.bounds.shape[-1]
-        free = [column for column in range(width) if column not in {*self.discrete, *fixed}]
-        if free and not self.discrete - {*fixed}:
-            return best_certified(acqf, margin, self.place)
+        if not self.is_mixed:
+            best, certified = best_certified(acqf, margin, self.place)
+            return self.rounded(best), certified
         pool = self.points(known_points(margin, self.region))
         best, certified = best_certified(acqf, margin, Place(None, pool))
         for _ in range(_ROUNDS):
             before = best
             mixed = torch.where(torch.rand_like(pool) < _CHANGED, pool, best)
             others = torch.cat([pool, mixed])
-            if free:
-                held = {**{i: float(best[0, i]) for i in self.discrete}, **fixed}
+            if self.free:
+                held = {**{i: float(best[0, i]) for i in self.discrete}, **self.fixed}
                 rough = self.place._replace(num_restarts=_RESTARTS, raw_samples=_SAMPLES)
                 climbed, _ = best_certified(acqf, margin, rough._replace(fixed_features=held))
                 others = torch.cat([climbed, others])
-                others[:, free] = climbed[:, free]
+                others[:, self.free] = climbed[:, self.free]
             choices = torch.cat([best, self._expressed(others)]).unique(dim=0)
             best, certified = best_certified(acqf, margin, Place(None, choices))
             if torch.equal(best, before):
                 break
         return best, certified
 
-    def choices(
-        self, objective: Model, constraint: ChanceConstraint, confidence: float, maximize: bool
-    ) -> Tensor:
-        """Return points ``n x d`` among which `recommend` chooses.
+    def recommended(
+        self,
+        objective: Model,
+        constraint: ChanceConstraint,
+        confidence: float,
+        maximize: bool,
+        baseline: Tensor | None = None,
+    ) -> Recommendation:
+        """Return the `Recommendation` of a point; in a mixed space, it is one of many points.
 
-        They include the best point that is safe with the given ``confidence``, and the best point
-        that is safe with confidence 0.5. From the latter, `recommend` finds the limits that prevent
-        a better recommendation.
+        They include the best points that are safe with the given ``confidence`` and with 0.5. From
+        the latter, `recommend` finds the limits that prevent a better recommendation.
         """
-        mean = PosteriorMean(objective, maximize=maximize)
-        margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
-        best = [self.rounded(self.best(mean, margin)[0]) for margin in margins]
-        return torch.cat([*best, self.points(known_points(margins[0], self.region))])
+        place = self.place
+        if self.is_mixed or place.inequality_constraints or place.equality_constraints:
+            mean = PosteriorMean(objective, maximize=maximize)
+            margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
+            best = [self.best(mean, margin)[0] for margin in margins]
+            known = known_points(margins[0], self.region)
+            place = Place(None, torch.cat([*best, self.points(known)]))
+        searched = place.bounds, place.choices
+        return recommend(
+            objective, constraint, *searched, confidence, baseline, maximize, place.raw_samples
+        )
 
     def points(self, known: Tensor) -> Tensor:
         """Return points ``n x d`` of the space: random and ``known`` points, ``m x 1 x d``."""
@@ -117,8 +144,8 @@ class MixedSpace:
         If there are more than ``n`` combinations, random ones are used. Rounding evenly spread
         points to the nearest values would seldom yield a value that is close to another value.
         """
-        X, fixed, place = X.clone(), self.place.fixed_features or {}, torch.arange(len(X))
-        free = {column: values for column, values in self.values.items() if column not in fixed}
+        X, place = X.clone(), torch.arange(len(X))
+        free = {i: values for i, values in self.values.items() if i not in self.fixed}
         is_complete = math.prod(map(len, free.values())) <= len(X)
         for column, values in free.items():
             chosen = place if is_complete else torch.randint(len(values), place.shape)
@@ -138,9 +165,9 @@ class MixedSpace:
     @cached_property
     def region(self) -> Region:
         """The space with all parameters treated as continuous."""
-        bounds, _, fixed, linear, equal, *_ = self.place
+        bounds, _, _, linear, equal, *_ = self.place
         assert bounds is not None
-        return Region(with_features(bounds, fixed or {}), linear, equal)
+        return Region(bounds, linear, equal)
 
 
 def _nearest(values: Sequence[float], x: float) -> float:

@@ -28,6 +28,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib import calibration
+from botorch_calib._validation import check_one_of, check_open_unit, check_positive
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
@@ -37,6 +38,8 @@ from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.process import observed_process, raw_width
+from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors.prediction import EXCESS
 
 #: Finds the best point ``1 x d`` under a constraint; the flag is True if the point is certified.
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
@@ -51,8 +54,6 @@ _TIMEOUT = 600.0
 # Larger values are treated as infinite, since their squares may overflow. Clients accept infinite
 # values, but rows and models do not.
 INFINITE = 1e150
-#: Types of options that clients can store, as single values and in lists.
-PLAIN = (bool, int, float, str, type(None))
 #: Classes of `botorch_calib.calibration`, by name.
 KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(kind, type)}
 
@@ -68,10 +69,27 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
     checked = {"alpha": 0.2} if calibrator is LocalizedConformal and not options else {**options}
     for name, value in checked.items():
         items = value if isinstance(value, (list, tuple)) else [value]
-        if not all(isinstance(item, PLAIN) for item in items):
+        if not all(isinstance(item, int | float | str | None) for item in items):
             raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
     calibrator(**checked)
     return checked
+
+
+def terms_of(level: float, budget: float, expansion_share: float = 0.0) -> dict[str, float]:
+    """Check the arguments of a client's constraint, and return them by name."""
+    expands(expansion_share, 0)  # raises an error if the share is out of its range
+    return {
+        "level": check_open_unit("level", level),
+        "budget": check_positive("budget", budget, allow_inf=True),
+        "expansion_share": expansion_share,
+    }
+
+
+def settings_of(denoise: bool, residuals: str, excess: str) -> dict[str, Any]:
+    """Check arguments of `CalibratedModel.from_history`, and return them by name."""
+    check_one_of("residuals", residuals, RESIDUALS)
+    check_one_of("excess", excess, EXCESS)
+    return {"denoise": denoise, "residuals": residuals, "excess": excess}
 
 
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
@@ -168,6 +186,7 @@ def expanding(
 
 
 def decide_in_turn(
+    num: int,
     search: Callable[[AcquisitionFunction, ChanceConstraint], tuple[Tensor, bool]],
     constraint: ChanceConstraint,
     objective: Model,
@@ -176,13 +195,13 @@ def decide_in_turn(
     maximize: bool,
     names: Sequence[str],
 ) -> Iterator[tuple[Tensor, Row]]:
-    """Yield one decision after another, each about the point with the best confidence bound.
+    """Yield ``num`` decisions, each about the point with the best confidence bound.
 
     Each step yields a point ``1 x d`` and its row, whose ``"inputs"`` have these ``names``. The
     objective is assumed to have its expected values at the ``pending`` points ``n x d``, and at the
-    points of earlier steps. The generator never ends.
+    points of earlier steps.
     """
-    while True:
+    for _ in range(num):
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
         acqf = UpperConfidenceBound(own, beta=beta, maximize=maximize)
         point, row = decide(partial(search, acqf), constraint, pending)
@@ -226,11 +245,11 @@ def trials_in_table(
         for row, came in in_turn if is_free.any() else []:
             if came:
                 continue
-            near, distance = _near(row["point"], inputs, precision)
-            near[near.nonzero()[: row.get("earlier", 0)]] = False
-            near &= is_free
-            if near.any():
-                line = int(torch.where(near, distance, torch.inf).argmin())
+            is_own, distance = near(row["point"], inputs, precision)
+            is_own[is_own.nonzero()[: row.get("earlier", 0)]] = False
+            is_own &= is_free
+            if is_own.any():
+                line = int(torch.where(is_own, distance, torch.inf).argmin())
                 came.update(outcomes.iloc[line].to_dict())
                 is_free[line] = False
     for row, came in trials:
@@ -238,12 +257,7 @@ def trials_in_table(
     return [(row, came) for row, came in trials if came or not row.get("withdrawn")]
 
 
-def num_near(point: list[float], inputs: pd.DataFrame) -> int:
-    """Return the number of lines of a table that are at a point, up to rounding."""
-    return int(_near(point, inputs, precision=1)[0].sum())
-
-
-def _near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
+def near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
     """Return whether each line of ``inputs`` is at a point, and its largest distance in an input.
 
     ``precision`` 0 allows only for rounding in arithmetic. ``precision`` 1 also allows for values
@@ -270,7 +284,7 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield a list of all decisions, including those in a file; then write the list to the file.
+    """Yield a list of all decisions, also of a file; then write the list to the file.
 
     The block may change the list. If it raises an error, the file stays unchanged. Other processes
     wait until the block ends. The ``file`` is an SQLite database, so no partial change remains if
@@ -291,7 +305,7 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """Return all decisions, including the decisions in a file, if the file exists."""
+    """Return all decisions, also of a file if it exists."""
     # The file is empty if a process was killed while creating it.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]

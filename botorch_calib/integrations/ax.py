@@ -1,14 +1,13 @@
 """Calibrated and delay-aware models in Ax, through its modular BoTorch generator.
 
 It needs Ax (``pip install botorch_calib[ax]``). A calibrated model wraps the Gaussian process that
-Ax would have used. Ax chooses the class, the transforms and the data of the process, and fits it.
-Then the calibrator replays the trials in the order of their creation.
+Ax would have used, and that Ax fits. Then the calibrator replays the trials in the order of their
+creation.
 
-`DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on the pending
-points that Ax passes to them. A `PendingAwareModel` does so by censoring or by hallucination. Ax
-regards candidate, staged, running and *abandoned* trials as pending. Abandoned trials keep the
-search away from their points only if they are censored. Ax passes no times, so a hanging trial is
-pending until it is marked as abandoned.
+`DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition a `PendingAwareModel` on the
+pending points that Ax passes to them. Ax regards candidate, staged, running and *abandoned* trials
+as pending. Abandoned trials keep the search away from their points only if they are censored. Ax
+passes no times, so a hanging trial is pending until it is marked as abandoned.
 
 Importing this module enables Ax to build, fit, cross-validate and store these models, and to store
 a `PartlyKnownNoiseGP`. Import it before loading an experiment.
@@ -30,11 +29,9 @@ try:
     from ax.core.data_utils import ExperimentData
     from ax.core.experiment import Experiment
     from ax.core.optimization_config import OptimizationConfig
-    from ax.core.search_space import SearchSpaceDigest
     from ax.exceptions.core import DataRequiredError
     from ax.generation_strategy.generation_strategy import GenerationStrategy
     from ax.generation_strategy.generator_spec import GeneratorSpec
-    from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
     from ax.generators.torch.botorch_modular.surrogate import (
         SurrogateSpec,
         submodel_input_constructor,
@@ -57,7 +54,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
-from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
+from botorch.utils.datasets import MultiTaskDataset
 
 from botorch_calib._validation import check_flag, check_instance, check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
@@ -74,13 +71,8 @@ from botorch_calib.integrations._ax_acquisition import (
 from botorch_calib.models import CalibratedModel, CensoredDelayModel, PartlyKnownNoiseGP
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import observed_process
-from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.posteriors.prediction import EXCESS
-
-# Without imputed values of pending points, the search would propose these points again.
-IMPUTATIONS = ("censor", "hallucinate")
 
 ACQUISITION_CLASSES: dict[str, type[AcquisitionFunction]] = {
     "ucb": DelayedUpperConfidenceBound,
@@ -124,8 +116,7 @@ class Replays(Surrogate):
 class ReplayedModel(Replays, CalibratedModel):
     """A `CalibratedModel` whose calibrator is always computed from the model's own data.
 
-    Ax fits ``model`` after the construction. For other arguments see
-    `CalibratedModel.from_history`.
+    Ax fits ``model`` afterwards. For other arguments see `CalibratedModel.from_history`.
     """
 
     def __init__(
@@ -190,8 +181,7 @@ def calibrated_model_config(
         >>> config = calibrated_model_config(QuantileRecalibrator, step_decay=0.3)
         >>> client.set_generation_strategy(calibrated_generation_strategy(client, config))
     """
-    check_one_of("residuals", residuals, RESIDUALS)
-    check_one_of("excess", excess, EXCESS)
+    settings = stored.settings_of(denoise, residuals, excess)
     options = stored.checked_options(calibrator, options)
     if model_class is not None and model_class not in MODEL_REGISTRY:
         raise InputDataError(
@@ -199,18 +189,16 @@ def calibrated_model_config(
             "`ax.storage.botorch_modular_registry.register_model`."
         )
     beneath = {} if model_class is None else {"model_class": MODEL_REGISTRY[model_class]}
-    settings = ", ".join(f"{name}={value}" for name, value in options.items())
+    stated = ", ".join(f"{name}={value}" for name, value in options.items())
     return ModelConfig(
         botorch_model_class=ReplayedModel,
         model_options={
             "calibrator": stored.stored_name(calibrator),
             "calibrator_options": options,
-            "denoise": denoise,
-            "residuals": residuals,
-            "excess": excess,
+            **settings,
             **beneath,
         },
-        name=f"{calibrator.__name__}({settings})",
+        name=f"{calibrator.__name__}({stated})",
     )
 
 
@@ -232,7 +220,8 @@ def delayed_model_config(
     Example:
         >>> config = delayed_model_config("hallucinate", calibrated=calibrated_model_config())
     """
-    check_one_of("imputation", imputation, IMPUTATIONS)
+    # Without imputed values of pending points, the search would propose these points again.
+    check_one_of("imputation", imputation, ("censor", "hallucinate"))
     inner = ModelConfig() if calibrated is None else calibrated
     model_class = inner.botorch_model_class if isinstance(inner, ModelConfig) else inner
     if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
@@ -287,26 +276,19 @@ def model_within(
     model_class: type[Model] | None,
     options: dict[str, Any],
     model_config: ModelConfig,
-    dataset: SupervisedDataset,
-    search_space_digest: SearchSpaceDigest,
-    surrogate: AxSurrogate,
+    **given: Any,
 ) -> Model:
     """Build the inner model, not fitted yet; without a ``model_class`` Ax chooses one."""
+    dataset, digest = given["dataset"], given["search_space_digest"]
     if isinstance(dataset, MultiTaskDataset):
         raise UnsupportedError("In Ax, models of several tasks cannot be wrapped.")
     if model_class is None:
-        model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
+        model_class = choose_model_class(dataset=dataset, search_space_digest=digest)
         # Some standard errors may be unknown, which BoTorch's class does not accept.
         if model_class is SingleTaskGP and dataset.Yvar is not None:
             model_class = PartlyKnownNoiseGP
-    inputs = submodel_input_constructor(
-        model_class,
-        model_config=replace(model_config, botorch_model_class=model_class, model_options=options),
-        dataset=dataset,
-        search_space_digest=search_space_digest,
-        surrogate=surrogate,
-    )
-    return model_class(**inputs)
+    config = replace(model_config, botorch_model_class=model_class, model_options=options)
+    return model_class(**submodel_input_constructor(model_class, model_config=config, **given))
 
 
 @fit_botorch_model.register(Replays)
@@ -428,17 +410,14 @@ def delay_aware_generation_strategy(
 
     Args:
         client: A client or an experiment with a configured optimisation.
-        imputation: See `delayed_model_config`. If some points cannot be evaluated, use
-            ``"censor"``, and mark their trials as abandoned.
+        imputation: See `delayed_model_config`. Use ``"censor"`` if points may be abandoned.
         calibrated: A `calibrated_model_config`, to calibrate the model by the observed trials.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
             ``UpperConfidenceBound``. The default is the default of `DelayAwareProposer`, 4 for
             ``"hallucinate"`` with ``"ucb"`` and 1 otherwise.
-        struct: Ax's other settings, such as the number of initial trials, with the method
-            ``"custom"``.
+        struct: See `calibrated_generation_strategy`.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, or ``"ts"`` for
-            `DelayedThompsonSampling`. Thompson sampling needs a kernel with random
-            features, such as Ax's own kernel.
+            `DelayedThompsonSampling`, which needs a kernel with random features, such as Ax's own.
 
     Raises:
         InputDataError: If no optimisation is configured, or an argument is out of its range.

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from botorch_calib.integrations.ax_decisions import (
-    DecidedArm,
-    absolute_config,
-    account_of,
-    certifying_spec,
-    decided_trials,
-    models_by_metric,
-)
+from botorch_calib.integrations import ax_decisions as decisions
 
 # isort: split
 import pandas as pd
@@ -42,9 +35,6 @@ class _Card(Analysis):
     title: str
     subtitle: str
 
-    def validate_applicable_state(self, *args: Any, **kwargs: Any) -> str | None:
-        return None
-
     def compute(
         self,
         experiment: Experiment | None = None,
@@ -54,7 +44,7 @@ class _Card(Analysis):
         fitted = extract_relevant_adapter(experiment, generation_strategy, adapter)
         if not isinstance(fitted, TorchAdapter):
             raise InputDataError("There are no models yet: run the initial trials first.")
-        models = models_by_metric(fitted).items()
+        models = decisions.models_by_metric(fitted).items()
         rows = [{"metric": name, **row} for name, model in models for row in self._rows(model)]
         return self._create_analysis_card(self.title, self.subtitle, pd.DataFrame(rows))
 
@@ -83,15 +73,15 @@ class CertifiedTrials(_Card):
         adapter: Adapter | None = None,
     ) -> AnalysisCard:
         assert experiment is not None
-        spec = certifying_spec(generation_strategy)
-        settings, config = spec.generator_kwargs, absolute_config(spec, experiment)
-        account = account_of(experiment, settings["acquisition_options"], config)
-        decided = (each for each in decided_trials(experiment) if each.decision)
+        spec = decisions.certifying_spec(generation_strategy)
+        settings, config = spec.generator_kwargs, decisions.absolute_config(spec, experiment)
+        account = decisions.account_of(experiment, settings["acquisition_options"], config)
+        decided = (each for each in decisions.decided_trials(experiment) if each.decision)
         rows = pd.DataFrame([_row(experiment, each) for each in decided])
         return self._create_analysis_card(self.title, account.summary(), rows)
 
 
-def _row(experiment: Experiment, decided: DecidedArm) -> Row:
+def _row(experiment: Experiment, decided: decisions.DecidedArm) -> Row:
     assert decided.trial is not None
     row: Row = {
         "trial_index": decided.trial,
@@ -178,7 +168,7 @@ class NoiseDiagnoses(_Card):
         self.level = check_open_unit("level", level)
 
     def _rows(self, model: Model) -> list[Row]:
-        gp: Any = observed_process(model)
+        gp = observed_process(model)
         tasks: list[int | None] = [None]
         if isinstance(gp, MultiTaskGPyTorchModel):
             inputs: Any = raw_train_inputs(gp)

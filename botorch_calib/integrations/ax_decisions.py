@@ -25,13 +25,8 @@ from botorch_calib.integrations.ax import (
 )
 
 # isort: split
+from ax.adapter import registry
 from ax.adapter.base import GenResults
-from ax.adapter.registry import (
-    GENERATOR_KEY_TO_GENERATOR_SETUP,
-    GeneratorRegistryBase,
-    GeneratorSetup,
-    MBM_X_trans,
-)
 from ax.adapter.torch import TorchAdapter
 from ax.adapter.transforms.base import Transform
 from ax.adapter.transforms.derelativize import Derelativize
@@ -60,17 +55,12 @@ from botorch.models.model import Model
 from botorch.models.transforms import Standardize
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib._validation import check_open_unit
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
-from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
+from botorch_calib.asynchronous.designs import with_features
+from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    evaluated,
-    expands,
-    repeated_points,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, repeated_points
 from botorch_calib.decisions.rows import DecisionAccount, Row, is_outside
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
@@ -78,13 +68,11 @@ from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.optim.region import LinearConstraints
 
 #: Ax's transforms of parameters, not of outcomes. Users may add Ax's `AddExecutionViability`.
-TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
+TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *registry.MBM_X_trans, Derelativize]
 #: States of trials that Ax regards as not run: they get no value, and Ax may repeat their points.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
 # Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces temporarily.
 BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
-# Number of initial trials per parameter. A fit to fewer trials is too uncertain to certify points.
-_INITIAL = 8
 
 
 class CertifiedPoints(ConstrainedClosedForm):
@@ -104,14 +92,14 @@ class CertifiedPoints(ConstrainedClosedForm):
         is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
         if is_closed and constraint is not None and X is not None:
             X = X.unsqueeze(-2)
-            X = X[evaluated(LeastMargin(constraint), X) >= 0.0]
             (weights,) = self._objective_weights
             index = int(weights.abs().argmax())
-            if len(X):
-                with torch.no_grad():
+            with torch.no_grad():
+                X = X[constraint.certified(X)]
+                if len(X):
                     means = model.models[index].posterior(X).mean
-                best = means.max() if weights[index] > 0.0 else means.min()
-                botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
+                    best = means.max() if weights[index] > 0.0 else means.min()
+                    botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
         return super()._construct_botorch_acquisition(
             botorch_acqf_class, botorch_acqf_options, model
         )
@@ -126,13 +114,13 @@ class CertifiedPoints(ConstrainedClosedForm):
         rounding_func: Callable[[Tensor], Tensor] | None = None,
         optimizer_options: dict[str, Any] | None = None,
         candidate_set: Tensor | None = None,
-        sampling_strategy: Any = None,
+        sampling_strategy: object = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
-        linear = (inequality_constraints, equality_constraints)
-        place = Place(bounds, None, fixed_features or {}, *linear)
+        bounds = with_features(bounds, fixed_features or {})
+        place = Place(bounds, None, None, inequality_constraints, equality_constraints)
         choices = {i: sorted(each) for i, each in search_space_digest.discrete_choices.items()}
         points, values = self._chosen(n, MixedSpace(place, choices, rounding_func))
         return points, values, torch.ones(len(points), dtype=self.dtype)
@@ -145,14 +133,15 @@ class CertifiedPoints(ConstrainedClosedForm):
         """
         self.decided = []
         if "recommend" in self.options:
-            return self._recommended(space, **self.options["recommend"]), torch.zeros(1)
+            stated = {"constraint": self.options["constraint"], **self.options["recommend"]}
+            self.recommended = space.recommended(**stated)
+            return self.recommended.candidate, torch.zeros(1)
         chosen: list[Tensor] = []
         values: list[Tensor] = []
 
         def best(constraint: ChanceConstraint) -> tuple[Tensor, bool]:
             acqf = stored.expanding(self.acqf, constraint, self.options["expansion_share"])
-            point, certified = space.best(acqf, LeastMargin(constraint))
-            return space.rounded(point), certified
+            return space.best(acqf, LeastMargin(constraint))
 
         for _ in range(n):
             point, row = stored.decide(best, self.options["constraint"], self.X_pending)
@@ -165,17 +154,6 @@ class CertifiedPoints(ConstrainedClosedForm):
                 self.X_pending = torch.cat([pending, point])
                 self._instantiate_acquisition()
         return torch.cat(chosen), torch.cat(values)
-
-    def _recommended(
-        self, space: MixedSpace, objective: Model, baseline: Tensor | None, **settings: Any
-    ) -> Tensor:
-        """The point ``1 x d`` that `recommend` chooses among many points of the space."""
-        constraint = self.options["constraint"]
-        choices = space.choices(objective, constraint, **settings)
-        self.recommended = recommend(
-            objective, constraint, choices=choices, baseline=baseline, **settings
-        )
-        return self.recommended.candidate
 
 
 class CertifyingAdapter(TorchAdapter):
@@ -235,13 +213,13 @@ class CertifyingAdapter(TorchAdapter):
         return results
 
 
-class CertifyingGenerators(GeneratorRegistryBase):
+class CertifyingGenerators(registry.GeneratorRegistryBase):
     """The generator of certified points, under the name by which Ax stores it."""
 
     CERTIFIED = "Certified"
 
 
-# Ax's error shows this name if the module has not been imported, so the name includes the module.
+# The name includes the module, since Ax's error shows it if this module has not been imported.
 CertifyingGenerators.__name__ = f"{__name__}.{CertifyingGenerators.__name__}"
 
 
@@ -263,7 +241,7 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
 
 
 def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> OptimizationConfig:
-    """Return the optimisation, with limits relative to a baseline as current absolute values."""
+    """Return the configured optimisation; limits relative to a baseline become absolute."""
     _, config = configured_experiment(experiment)
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return config
@@ -294,10 +272,9 @@ def account_of(
     config: OptimizationConfig,
     proposed: Iterable[DecidedArm] = (),
 ) -> DecisionAccount:
-    """Build the account of all decisions, including decisions about ``proposed`` candidates.
+    """Build the account of all decisions, also about ``proposed`` arms that are not in trials yet.
 
-    ``proposed`` candidates are not trials yet. The limits in ``config`` must be absolute; see
-    `absolute_config`.
+    The limits in ``config`` must be absolute; see `absolute_config`.
     """
     _, stated = configured_experiment(experiment)
     check_baseline(experiment, stated)
@@ -336,7 +313,7 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
     for index, trial in sorted(experiment.trials.items()):
         for run in trial.generator_runs:
             rows = stored_rows(run)
-            setup = GENERATOR_KEY_TO_GENERATOR_SETUP.get(run._generator_key or "")
+            setup = registry.GENERATOR_KEY_TO_GENERATOR_SETUP.get(run._generator_key or "")
             of_model = setup is not None and issubclass(setup.adapter_class, TorchAdapter)
             for arm in run.arms:
                 decision = rows.get(arm.signature, {})
@@ -371,11 +348,8 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
     """Return each metric's mean, by trial and arm; the mean of a curve is its last value."""
-    data = experiment.lookup_data().full_df
-    if "step" in data:
-        data = data.sort_values("step", kind="stable", na_position="first")
     means: dict[tuple[int, str], dict[str, float | None]] = {}
-    for row in data.itertuples():
+    for row in experiment.lookup_data().df.itertuples():
         means.setdefault((row.trial_index, row.arm_name), {})[row.metric_name] = float(row.mean)
     return means
 
@@ -435,12 +409,11 @@ def chance_constrained_generation_strategy(
     if struct is not None and struct.simplify_parameter_changes:
         raise UnsupportedError("`simplify_parameter_changes` would change certified points.")
     limits = stated_limits(config)
-    check_open_unit("level", level)
-    expands(expansion_share, 0)
+    terms = stored.terms_of(level, budget, expansion_share)
     if struct is None:
         struct = GenerationStrategyDispatchStruct(
             method="custom",
-            initialization_budget=_INITIAL * len(experiment.search_space.tunable_parameters),
+            initialization_budget=8 * len(experiment.search_space.tunable_parameters),
         )
     by_metric = {name: _standardized(each) for name, each in (metric_configs or {}).items()}
     shared = _standardized(ModelConfig(name="Ax's own") if model_config is None else model_config)
@@ -460,9 +433,7 @@ def chance_constrained_generation_strategy(
     kwargs["transforms"] = TRANSFORMS
     kwargs["acquisition_class"] = CertifiedPoints
     kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=False)
-    budget = check_positive("budget", budget, allow_inf=True)
-    options = {"level": level, "budget": budget, "expansion_share": expansion_share}
-    kwargs["acquisition_options"] = options
+    kwargs["acquisition_options"] = terms
     return strategy
 
 
@@ -592,8 +563,7 @@ def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     return spec
 
 
-GENERATOR_KEY_TO_GENERATOR_SETUP[CertifyingGenerators.CERTIFIED.value] = GeneratorSetup(
-    CertifyingAdapter, BoTorchGenerator, TRANSFORMS
-)
+_setup = registry.GeneratorSetup(CertifyingAdapter, BoTorchGenerator, TRANSFORMS)
+registry.GENERATOR_KEY_TO_GENERATOR_SETUP[CertifyingGenerators.CERTIFIED.value] = _setup
 CORE_DECODER_REGISTRY[CertifyingGenerators.__name__] = CertifyingGenerators
 register_acquisition(CertifiedPoints)

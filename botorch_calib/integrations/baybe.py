@@ -7,7 +7,6 @@ recommender certifies each candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 try:
@@ -139,7 +138,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         def best(acqf: AcquisitionFunction, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
             return best_certified(acqf, LeastMargin(constraint), Place(None, choices[left]))
 
-        decided_in_turn = stored.decide_in_turn(
+        chosen: list[int] = []
+        decided = []
+        for point, row in stored.decide_in_turn(
+            batch_size,
             best,
             constraint,
             models[target.name],
@@ -147,10 +149,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             self.beta,
             not target.minimize,
             searchspace.comp_rep_columns,
-        )
-        chosen: list[int] = []
-        decided = []
-        for point, row in islice(decided_in_turn, batch_size):
+        ):
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             left[chosen[-1]] = False
             decided.append(row)
@@ -173,8 +172,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         last = measurements[[*searchspace.parameter_names]].join(values).tail(_LAST)
         for each in searchspace.discrete.parameters:
             if each.is_numerical:
-                nearest = [closest_element(each.values, value) for value in last[each.name]]
-                last[each.name] = nearest
+                last[each.name] = [closest_element(each.values, x) for x in last[each.name]]
         self.last_lines = last.to_dict("records")
         return recommended
 
@@ -220,7 +218,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def withdraw(self, campaign: Campaign, experiments: pd.DataFrame) -> None:
         """Take back recommendations that were not run.
 
-        ``experiments`` is a table of these, such as rows of `outstanding`. A withdrawn
+        ``experiments`` is a table of recommendations, such as rows of `outstanding`. A withdrawn
         recommendation counts after all if it is measured later.
 
         Raises:
@@ -306,7 +304,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Return copies of the decisions; ``state`` marks those that the new call replaces."""
+        """Return copies of the decisions; ``state`` marks decisions that the new call replaces."""
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warn(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
@@ -51,22 +50,15 @@ from optuna.distributions import (
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from botorch_calib._validation import check_count, check_one_of
-from botorch_calib.acquisition import (
-    LogCalibratedConstrainedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
-    LogCalibratedProbabilityOfFeasibility,
-    qLogCalibratedNoisyExpectedHypervolumeImprovement,
-)
+from botorch_calib import acquisition as ours
+from botorch_calib._validation import check_count
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.integrations._stored import INFINITE
+from botorch_calib.integrations import _stored as stored
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
-from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS
-from botorch_calib.posteriors.prediction import EXCESS
 
 #: Computes the next point from inputs, objectives and constraints of the complete trials, the
 #: bounds, and the inputs of running trials.
@@ -127,34 +119,14 @@ def calibrated_candidates_func(
             "`calibrator` must be a calibrator for all outcomes, or a sequence of one for each, "
             f"got {calibrator!r}."
         )
-    options = {
-        "denoise": denoise,
-        "residuals": check_one_of("residuals", residuals, RESIDUALS),
-        "excess": check_one_of("excess", excess, EXCESS),
-    }
     return partial(
         _candidate,
         calibrators=calibrators,
         fit=fit_single_task_gp if fit is None else fit,
-        options=options,
+        options=stored.settings_of(denoise, residuals, excess),
         num_restarts=check_count("num_restarts", num_restarts),
         raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
     )
-
-
-@dataclass(frozen=True)
-class StudyData:
-    """Data from the complete trials. Inputs are in the unit cube; objectives are maximised."""
-
-    X: Tensor
-    objectives: Tensor
-    constraints: Tensor  # a constraint is met if its value is at most 0; there may be no columns
-    X_pending: Tensor | None
-
-    @property
-    def outcomes(self) -> Tensor:
-        """Outcomes ``n x m``: the objectives, followed by the constraints."""
-        return torch.cat([self.objectives, self.constraints], dim=-1)
 
 
 def _candidate(
@@ -174,18 +146,19 @@ def _candidate(
     constraints = train_obj[:, :0] if train_con is None else train_con
     for name, values in (("An objective", train_obj), ("A constraint", constraints)):
         # Optuna itself rejects NaN.
-        if not (values.abs() < INFINITE).all():
+        if not (values.abs() < stored.INFINITE).all():
             raise InputDataError(
-                f"{name} of a complete trial is infinite, or beyond {INFINITE:g}, which no "
+                f"{name} of a complete trial is infinite, or beyond {stored.INFINITE:g}, which no "
                 "Gaussian process can be fitted to: return a smaller value, or prune such trials."
             )
     if len(train_x) < 2:
         # The sampler counts running trials as startup trials, so there may be no complete trial.
         point = torch.rand_like(bounds[:1])
         return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
-    pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
-    trials = StudyData(normalize(train_x, bounds), train_obj, constraints, pending)
-    outcomes = trials.outcomes.split(1, dim=-1)
+    X, pending = normalize(train_x, bounds), None
+    if pending_x is not None and len(pending_x):
+        pending = normalize(pending_x, bounds)
+    outcomes = torch.cat([train_obj, constraints], dim=-1).split(1, dim=-1)
     if len(calibrators) == 1:
         calibrators *= len(outcomes)
     if len(calibrators) != len(outcomes):
@@ -195,12 +168,12 @@ def _candidate(
             f"{constraints.shape[-1]} constraints."
         )
     models = [
-        CalibratedModel.from_history(fit(trials.X, Y), calibrator.fresh(), **options)
+        CalibratedModel.from_history(fit(X, Y), calibrator.fresh(), **options)
         for Y, calibrator in zip(outcomes, calibrators, strict=True)
     ]
     point, _ = optimize_acqf(
-        improvement(models, trials),
-        bounds=unit_cube(trials.X),
+        improvement(models, X, train_obj, constraints, pending),
+        bounds=unit_cube(X),
         q=1,
         num_restarts=num_restarts,
         raw_samples=raw_samples,
@@ -210,26 +183,36 @@ def _candidate(
     return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 
 
-def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
-    """Return the acquisition function for the next trial, given a model of each outcome."""
-    pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
+def improvement(
+    models: Sequence[Model],
+    X: Tensor,
+    objectives: Tensor,
+    constraints: Tensor,
+    pending: Tensor | None,
+) -> AcquisitionFunction:
+    """Return the acquisition function for the next trial, given a model of each outcome.
+
+    ``X``, ``n x d``, and ``pending`` are in the unit cube. Objectives are maximised, and come
+    first. A constraint is met if its value is at most 0; there may be no columns.
+    """
+    feasible = (constraints <= 0.0).all(dim=-1)
     # If no trial is feasible, the Pareto front of all trials sets the scale of several objectives.
-    values = trials.objectives[feasible] if feasible.any() else trials.objectives
+    values = objectives[feasible] if feasible.any() else objectives
     if values.shape[-1] > 1:
-        return _hypervolume_improvement(CalibratedModelList(*models), trials, values)
+        return _hypervolume_improvement(CalibratedModelList(*models), X, values, pending)
     best = values.max()
     if len(models) == 1:
-        return LogCalibratedExpectedImprovement(models[0], best_f=best, X_pending=pending)
+        return ours.LogCalibratedExpectedImprovement(models[0], best_f=best, X_pending=pending)
     model, limits = CalibratedModelList(*models), {i: (None, 0.0) for i in range(1, len(models))}
     if not feasible.any():
-        return LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=pending)
-    return LogCalibratedConstrainedExpectedImprovement(
+        return ours.LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=pending)
+    return ours.LogCalibratedConstrainedExpectedImprovement(
         model, best_f=best, objective_index=0, constraints=limits, X_pending=pending
     )
 
 
 def _hypervolume_improvement(
-    model: Model, trials: StudyData, values: Tensor
+    model: Model, X: Tensor, values: Tensor, pending: Tensor | None
 ) -> AcquisitionFunction:
     """Return the log hypervolume improvement, or ``qLogNParEGO`` if the hypervolume is empty.
 
@@ -239,13 +222,13 @@ def _hypervolume_improvement(
     num = values.shape[-1]
     outcomes = range(num, model.num_outputs)
     settings: dict[str, Any] = {
-        "X_baseline": trials.X,
+        "X_baseline": X,
         "objective": IdentityMCMultiOutputObjective(outcomes=list(range(num))),
         "constraints": [lambda samples, i=i: samples[..., i] for i in outcomes] or None,
-        "X_pending": trials.X_pending,
+        "X_pending": pending,
         "prune_baseline": True,
     }
-    acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(
+    acqf = ours.qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
         alpha=get_default_partitioning_alpha(num),
@@ -361,8 +344,9 @@ class SearchSpace:
         several = self.distributions.values()
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
+    @cached_property
     def points(self) -> Tensor | None:
-        """Return all points ``n x d``; None if there are more than `MOST_POINTS`.
+        """All points ``n x d``; None if there are more than `MOST_POINTS`.
 
         If the results of a continuous search were rounded, different maxima might become the same
         point.

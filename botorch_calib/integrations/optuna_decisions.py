@@ -1,7 +1,7 @@
 """Chance constraints in Optuna, by a sampler that stores its decisions with the trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler stores the
-decisions with the trials, in any storage. From these, each process builds the constraint anew.
+It needs optuna-integration (``pip install botorch_calib[optuna]``). Each process builds the
+constraint anew from the decisions, which any storage of Optuna can hold.
 """
 
 from __future__ import annotations
@@ -28,36 +28,18 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
-from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
+from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    best_certified,
-    warn_uncertified,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, warn_uncertified
 from botorch_calib.decisions.rows import DecisionAccount, Limits
 from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.integrations import _stored as stored
+from botorch_calib.integrations import optuna_delays as delays
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations.optuna_delays import (
-    DECISION,
-    PARAMETERS,
-    RUNNING,
-    WITHDRAWN,
-    DelayAwareSampler,
-    Look,
-    encoded,
-    in_order_of_end,
-    known_noise,
-    names_of_constraints,
-    one_at_a_time,
-    store,
-)
+from botorch_calib.integrations.optuna_delays import DECISION, DelayAwareSampler, Look, store
 from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
@@ -96,12 +78,9 @@ class _CertifiedProposer(DelayAwareProposer):
             margin = LeastMargin(constraint)
             if choices is None:
                 return space.best(searched, margin)
-            new = best_certified(searched, margin, Place(None, choices.to(bounds)))
-            every = None if new[1] else self.space.points()
-            if every is None:
-                return new
+            new = MixedSpace(Place(None, choices.to(bounds))).best(searched, margin)
             # A certified point of a failed or running trial is better than an uncertified new one.
-            known = best_certified(searched, margin, Place(None, every.to(bounds)))
+            known = new if new[1] else space.best(searched, margin)
             return known if known[1] else new
 
         point, _ = stored.best(search, self.constraint, model.X_pending)
@@ -179,9 +158,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         seed: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self._level = check_open_unit("level", level)
-        self._budget = check_positive("budget", budget, allow_inf=True)
-        self._expansion_share = expansion_share
+        terms = stored.terms_of(level, budget, expansion_share)
+        self._level, self._budget, self._expansion_share = terms.values()
         super().__init__(
             replace(_STRATEGY, failures=failures),
             fit=fit,
@@ -225,21 +203,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 "`chance_constraint(study).margin(X, confidence)` is at least 0."
             )
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
-        X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
-        bounds, choices = with_features(unit_cube(X), look.space.fixed), look.space.points()
-        objective, constraint = self._fit(X, values, look.noise[0]), self._constraint(look)
-        if choices is None and look.space.is_rounded:
-            space = _mixed(look.space, bounds, self._search)
-            with manual_seed(0):
-                choices = space.choices(objective, constraint, confidence, maximize)
-        stated = recommend(
-            objective,
-            constraint,
-            bounds if choices is None else None,
-            None if choices is None else choices.to(X),
-            confidence,
-            maximize=maximize,
-        )
+        values = look.objectives if maximize else -look.objectives
+        models = self._fit(look.X, values, look.noise[0]), self._constraint(look)
+        with manual_seed(0):
+            space = _mixed(look.space, unit_cube(look.X), self._search)
+            stated = space.recommended(*models, confidence, maximize)
         last = [trial for trial in look.trials if trial.state is TrialState.COMPLETE][-1]
         single = {
             name: last.params[name] for name, own in last.distributions.items() if own.single()
@@ -272,12 +240,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         soon as a trial has ended, but not after an exception that ``optimize`` does not ``catch``.
 
         Example:
-            >>> def train(trial):
-            ...     trial.set_constraint("memory", trial.suggest_float("size", 0.0, 1.0) - 0.7)
-            ...     return 0.0
-            >>> sampler, back = ChanceConstrainedSampler(seed=0), []
-            >>> study = optuna.create_study(sampler=sampler)
-            >>> study.optimize(train, n_trials=3, callbacks=[sampler.on_violation(back.append)])
+            >>> callbacks = [ChanceConstrainedSampler().on_violation(print)]
         """
 
         def callback(study: Study, trial: FrozenTrial) -> None:
@@ -293,7 +256,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         regards as running.
         """
         trials = self._trials(study)
-        names = {*names_of_constraints(trials)}
+        names = {*delays.names_of_constraints(trials)}
         return [
             trial.number
             for trial in filter(_was_decided, trials)
@@ -317,9 +280,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                     f"it has set a constraint. Trials {self.outstanding(study)} are pending."
                 )
         for number in chosen:
-            if trials[number].state is RUNNING:
+            if trials[number].state is TrialState.RUNNING:
                 study.tell(number, state=TrialState.FAIL)
-            study._storage.set_study_system_attr(study._study_id, f"{WITHDRAWN}{number}", True)
+            withdrawn = f"{delays.WITHDRAWN}{number}"
+            study._storage.set_study_system_attr(study._study_id, withdrawn, True)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Mark the trial as this sampler's, and decide about it if all its parameters are given.
@@ -343,9 +307,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Draw a parameter at random, or decide again if its range has changed."""
-        given = {**trial.system_attrs.get(PARAMETERS, {}), **trial.params}
+        given = {**trial.system_attrs.get(delays.PARAMETERS, {}), **trial.params}
         if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
-            with one_at_a_time:
+            with delays.one_at_a_time:
                 chosen = self._chosen(study, trial, given, {param_name: param_distribution})
             if chosen:
                 return chosen[param_name]
@@ -363,7 +327,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     ) -> None:
         """Finish a trial; remove its decision if it was run at another point."""
         super().after_trial(study, trial, state, values)
-        decided = trial.system_attrs.get(PARAMETERS, {})
+        decided = trial.system_attrs.get(delays.PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
         run = trial.params if asked_all else {**decided, **trial.params}
         # Compare strings, since NaN may be a choice.
@@ -388,7 +352,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _is_startup(self, look: Look) -> bool:
-        return len(look.data.X) < self._n_startup_trials
+        return len(look.X) < self._n_startup_trials
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
         constraint = self._constraint(look)
@@ -408,7 +372,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        several = look.data.objectives.shape[-1] > 1
+        several = look.objectives.shape[-1] > 1
         return super()._strategy_for(look) if several else strategy_of(self._strategy)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
@@ -427,7 +391,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._account(trials)  # raises an error if there are no constraints yet
         space = SearchSpace.of_trials(trials, {})
         look = None if space is None else self._look_at(study, trials, space)
-        if look is None or len(look.data.X) < 2:
+        if look is None or len(look.X) < 2:
             raise InputDataError(
                 "Fewer than two complete trials have all parameters and constraints of the latest "
                 "trial: run more trials first."
@@ -438,7 +402,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self, trials: Sequence[FrozenTrial], space: SearchSpace | None = None
     ) -> DecisionAccount:
         """Return the account of trials; if there is a ``space``, points are in its encoding."""
-        limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
+        limits = {name: (None, 0.0) for name in delays.names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
                 "No complete trial has constraints: call `trial.set_constraint` in the objective."
@@ -459,13 +423,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             for trial in look.trials
             if all(abs(trial.constraints.get(name, largest)) < largest for name in account.limits)
         ]
-        trials, X = in_order_of_end(finite, look.space)
+        trials, X = delays.in_order_of_end(finite, look.space)
         X = X.to(self._device)
         models: dict[str, Model] = {}
         beyond = [_beyond(trial, account.limits) for trial in trials]
-        for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
+        for place, name in enumerate(account.limits, look.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
-            noise = known_noise(trials, place)
+            noise = delays.known_noise(trials, place)
             models[name] = self._fitted(place, X, Y, noise)
             sides = X.new_tensor([[each.get(name, 0)] for each in beyond])
             if sides.any():
@@ -475,9 +439,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
-    """Return the mixed space in the unit cube; held values may be outside of the cube."""
+    """Return the space in the unit cube, or its points if these are few.
+
+    Held values may be outside of the cube.
+    """
+    if space.points is not None:
+        return MixedSpace(Place(None, space.points.to(cube)))
     bounds = with_features(cube, space.fixed)
-    place = Place(bounds, None, space.fixed, None, None, search.num_restarts, search.raw_samples)
+    place = Place(bounds, num_restarts=search.num_restarts, raw_samples=search.raw_samples)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
 
 
@@ -531,7 +500,7 @@ def _decided(
     for trial in decided:
         row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}
         if space is not None:
-            x = encoded(space, trial)
+            x = delays.encoded(space, trial)
             row["point"] = [] if x is None else x.tolist()
         _, came = rows.setdefault(row.get("id", trial.number), (row, {}))
         for name, value in trial.constraints.items():

@@ -16,13 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from botorch_calib.integrations.optuna import (
-    SearchSpace,
-    StudyData,
-    improvement,
-    unit_cube,
-    without,
-)
+from botorch_calib.integrations.optuna import SearchSpace, improvement, without
 
 # isort: split
 import numpy as np
@@ -40,18 +34,13 @@ from optuna_integration import BoTorchSampler
 from torch import Tensor
 
 from botorch_calib._validation import check_callable, check_instance
-from botorch_calib.asynchronous.delay_strategy import strategy_of
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.failed_queries import (
     FeasibleAcquisition,
     feasibility_of,
     with_hanging_failed,
 )
-from botorch_calib.asynchronous.proposer import (
-    FIT,
-    DelayAwareProposer,
-    DelayStrategy,
-    SearchSettings,
-)
+from botorch_calib.asynchronous.proposer import FIT, DelayAwareProposer, SearchSettings
 from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp, fit_with_noise
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
@@ -82,7 +71,10 @@ class Look(NamedTuple):
     trials: Sequence[FrozenTrial]
     space: SearchSpace
     ledger: FeedbackLedger  # all trials, with the first objective, to be maximised
-    data: StudyData  # complete trials, in the order in which they ended
+    # Complete trials, in the order in which they ended. Objectives are maximised.
+    X: Tensor
+    objectives: Tensor
+    constraints: Tensor
     noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, if known
 
 
@@ -165,7 +157,7 @@ class DelayAwareSampler(BoTorchSampler):
         )
         self._censor_value = censor_value
         # Without a `seed` Optuna's sampler is seeded at random, and so is the proposer.
-        base = _random_seed() if seed is None else seed
+        base = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         self._search = SearchSettings(num_restarts, raw_samples, base)
         self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
@@ -273,15 +265,14 @@ class DelayAwareSampler(BoTorchSampler):
         objectives, constraints = Y.to(self._device).split(counts, dim=-1)
         objectives = objectives * objectives.new_tensor(signs)
         noise = [known_noise(ended, place) for place in range(sum(counts))]
-        data = StudyData(X.to(self._device), objectives, constraints, None)
-        return Look(trials, space, ledger, data, noise)
+        return Look(trials, space, ledger, X.to(self._device), objectives, constraints, noise)
 
     def _point(self, look: Look) -> Tensor:
         """Return the next point, of length ``d``, in the unit cube."""
         proposer = self._proposer(look.space.dim)
         proposer.strategy = self._strategy_for(look)
         proposer.fixed_features, proposer.choices = look.space.fixed, None
-        points = look.space.points()
+        points = look.space.points
         if points is not None:
             observed = are_among(look.ledger.statuses(), (TrialStatus.OBSERVED,))
             proposer.choices = without(points, look.ledger.queries()[~observed])
@@ -294,7 +285,7 @@ class DelayAwareSampler(BoTorchSampler):
     def _strategy_for(self, look: Look) -> DelayStrategy:
         """Return the strategy; with several outcomes, it maximises `improvement`."""
         strategy = strategy_of(self._strategy)
-        if look.data.outcomes.shape[-1] == 1 or callable(strategy.acquisition):
+        if len(look.noise) == 1 or callable(strategy.acquisition):
             return strategy
         return replace(
             strategy,
@@ -311,14 +302,13 @@ class DelayAwareSampler(BoTorchSampler):
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
-        pending = ledger.pending(now).to(self._device)
-        data = replace(look.data, X_pending=pending if len(pending) else None)
-        outcomes = zip(data.outcomes.split(1, dim=-1), look.noise, strict=True)
+        pending, data = ledger.pending(now).to(self._device), (look.objectives, look.constraints)
+        outcomes = torch.cat(data, dim=-1).split(1, dim=-1)
         models = [
-            self._fitted(place, data.X, Y, Yvar) if place else model.model
-            for place, (Y, Yvar) in enumerate(outcomes)
+            self._fitted(place, look.X, Y, Yvar) if place else model.model
+            for place, (Y, Yvar) in enumerate(zip(outcomes, look.noise, strict=True))
         ]
-        acqf = improvement(models, data)
+        acqf = improvement(models, look.X, *data, pending if len(pending) else None)
         strategy = replace(strategy, imputation="hallucinate")
         feasibility = feasibility_of(ledger, now, strategy, self._proposer(ledger.dim).bounds)
         if feasibility is None:
@@ -355,7 +345,8 @@ class DelayAwareSampler(BoTorchSampler):
             if self._seeded_in == os.getpid():
                 return
             self._seeded_in = os.getpid()
-            self._search = replace(self._search, seed=_random_seed())
+            seed = int(np.random.default_rng().integers(2**31))
+            self._search = replace(self._search, seed=seed)
             for proposer in self._proposers.values():
                 proposer.search = self._search
 
@@ -366,9 +357,10 @@ class DelayAwareSampler(BoTorchSampler):
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """Return the proposer for ``dim`` columns; ``dim`` may change during a study."""
         if dim not in self._proposers:
-            cube = unit_cube(torch.zeros(1, dim, dtype=torch.double, device=self._device))
+            cube = [[0.0] * dim, [1.0] * dim]
+            bounds = torch.tensor(cube, dtype=torch.double, device=self._device)
             self._proposers[dim] = self._proposer_class(
-                cube, self._strategy, self._fit, num_initial=0, search=self._search
+                bounds, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
 
@@ -476,10 +468,6 @@ def _record(
         ledger.tell(number, sign * trial.values[0], Yvar, time=end)
     elif trial.state is not RUNNING:
         ledger.fail(number, time=end)
-
-
-def _random_seed() -> int:
-    return int(np.random.default_rng().integers(2**31))
 
 
 def _fitted(

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Self
@@ -42,19 +41,17 @@ from botorch.models.model import Model, ModelList
 from gpytorch import Module
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of, check_open_unit, check_positive
+from botorch_calib._validation import check_positive
 from botorch_calib.asynchronous.designs import with_features
-from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
+from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
-from botorch_calib.decisions.rows import DecisionAccount, is_outside
+from botorch_calib.decisions.rows import is_outside
 from botorch_calib.exceptions import warn
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.models import CalibratedModelList, stand_ins
 from botorch_calib.models.predict import mean_and_deviation
-from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.posteriors.prediction import EXCESS
 
 #: The names under which Xopt stores these classes.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
@@ -109,8 +106,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_one_of("residuals", self.residuals, RESIDUALS)
-        check_one_of("excess", self.excess, EXCESS)
+        stored.settings_of(self.denoise, self.residuals, self.excess)
         stored.checked_options(stored.calibrator_class(self.calibrator), self.calibrator_options)
         return self
 
@@ -120,9 +116,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
         return CalibratedModelList.from_history(
             super().build_model(*args, **kwargs),
             kind(**stored.checked_options(kind, self.calibrator_options)),
-            denoise=self.denoise,
-            residuals=self.residuals,
-            excess=self.excess,
+            **stored.settings_of(self.denoise, self.residuals, self.excess),
         )
 
 
@@ -198,9 +192,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     num_restarts: int = Field(4, description="number of starting points of the search")
     decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
     books: str | None = Field(None, description="file of the decisions")
-    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(
-        None, description="called with the last safe setting", exclude=True
-    )
+    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(None, exclude=True)
     _num_violating: int = PrivateAttr(0)
 
     @field_serializer("decisions")
@@ -226,8 +218,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_open_unit("level", self.level)
-        check_positive("budget", self.budget, allow_inf=True)
+        stored.terms_of(self.level, self.budget)
         if not self.vocs.constraint_names or len(self.vocs.objectives) != 1:
             raise InputDataError("`vocs` must have at least one constraint, and one objective.")
         for name, width in self.max_half_widths.items():
@@ -236,7 +227,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is not an output.")
         return self
 
-    def model_post_init(self, context: Any, /) -> None:
+    def model_post_init(self, context: object, /) -> None:
         """Read the decisions from the file ``books``."""
         super().model_post_init(context)
         self.decisions = stored.with_books(self.books, self.decisions)
@@ -312,10 +303,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         Raises:
             InputDataError: If a candidate is not pending.
         """
-        given: Any = candidates
         if isinstance(candidates, pd.DataFrame):
-            given = candidates.to_dict("records")
-        ids = [each if isinstance(each, str) else each.get(stored.ID) for each in given]
+            candidates = candidates.to_dict("records")
+        ids = [each if isinstance(each, str) else each.get(stored.ID) for each in candidates]
         if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
             raise InputDataError(
                 f"`candidates` have ids that are not pending, {unknown}: see `outstanding`. A "
@@ -349,23 +339,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """
         model, names = self.train_model(update_internal=False), self.model_input_names
         constraint, (objective, maximize) = self.chance_constraint(model), self._objective(model)
-        space = self._space(self._get_torch_bounds())
-        place, choices, at = space.place, None, None
-        if space.values:
-            choices = space.choices(objective, constraint, confidence, maximize)
+        at = None
         if baseline is not None:
             at = torch.tensor([[baseline[name] for name in names]], dtype=torch.double)
-        stated = recommend(
-            objective,
-            constraint,
-            bounds=place.bounds if choices is None else None,
-            choices=choices,
-            confidence=confidence,
-            baseline=at,
-            maximize=maximize,
-            raw_samples=self.raw_samples,
-            fixed_features_list=[place.fixed_features] if place.fixed_features else None,
-        )
+        space = self._space(self._get_torch_bounds())
+        stated = space.recommended(objective, constraint, confidence, maximize, at)
         return dict(zip(names, stated.candidate.squeeze(0).tolist(), strict=True)), stated
 
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
@@ -389,7 +367,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """Return the current constraint; without a ``model``, train a model on all data."""
         model = self.train_model() if model is None else model
         models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
-        return stored.constraint_of(self._account(), models)
+        remedy = (
+            f"add their rows to the data, with the `{stored.ID}` of each candidate, and "
+            "`generator.withdraw(...)` candidates of `generator.outstanding()` that never ran"
+        )
+        limits, trials = self._limits(), self._trials()
+        account = stored.account_of(limits, self.level, self.budget, trials, remedy)
+        return stored.constraint_of(account, models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
         """Choose candidates ``n x d``, and add the decisions about them to ``decisions``."""
@@ -401,7 +385,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             self.decisions = decisions
             out = torch.tensor([row["point"] for row in self._out()]).view(-1, len(names))
             pending = [out.to(space.place.bounds)]
-            decided_in_turn = stored.decide_in_turn(
+            for point, row in stored.decide_in_turn(
+                n_candidates,
                 partial(self._best, model, space, pending),
                 self.chance_constraint(model),
                 objective,
@@ -409,11 +394,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 self.beta,
                 maximize,
                 names,
-            )
-            for point, row in islice(decided_in_turn, n_candidates):
+            ):
                 pending.append(point)
                 row[stored.ID] = _OURS + uuid4().hex[:16]
-                row["earlier"] = stored.num_near(row["point"], inputs)
+                row["earlier"] = int(stored.near(row["point"], inputs, precision=1)[0].sum())
                 decisions.append(row)
         self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
@@ -454,25 +438,17 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         bounds[:, columns] = free
         held = {**(self.fixed_features or {})}
         held |= {name: float(self.data[name].iloc[-1]) for name in self.contextual_variables}
-        fixed = {names.index(name): value for name, value in held.items()}
-        bounds = with_features(bounds, fixed)
+        bounds = with_features(bounds, {names.index(name): own for name, own in held.items()})
         discrete = self._get_active_discrete_variable_values()
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
         for column, of_variable in values.items():  # a trust region may exclude some values
             bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
-        place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
+        place = Place(bounds, num_restarts=self.num_restarts, raw_samples=self.raw_samples)
         return MixedSpace(place, values)
 
     def _model_of(self, model: Module, name: str) -> Model:
         assert isinstance(model, ModelList)
         return model.models[self.model_output_names.index(name)]
-
-    def _account(self) -> DecisionAccount:
-        remedy = (
-            f"add their rows to the data, with the `{stored.ID}` of each candidate, and "
-            "`generator.withdraw(...)` candidates of `generator.outstanding()` that never ran"
-        )
-        return stored.account_of(self._limits(), self.level, self.budget, self._trials(), remedy)
 
     def _limits(self) -> dict[str, Sequence[float | None]]:
         limits: dict[str, Sequence[float | None]] = {}
@@ -500,8 +476,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _out(self) -> list[dict[str, Any]]:
         """Return the rows of decisions about candidates without any outcome."""
         names = self.vocs.constraint_names
-        trials = self._trials()
-        return [row for row, came in trials if all(pd.isna(came.get(name)) for name in names)]
+        return [row for row, came in self._trials() if all(pd.isna(came.get(n)) for n in names)]
 
     def _check_known(self, ids: set[str]) -> None:
         """Raise an error, or warn, if the generator does not know the decisions with these ids."""

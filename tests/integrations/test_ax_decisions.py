@@ -52,6 +52,7 @@ from botorch_calib.integrations.ax_decisions import (
     chance_constrained_generation_strategy,
     last_safe,
     models_by_metric,
+    observed_means,
     recommendation,
     withdraw,
 )
@@ -580,6 +581,20 @@ def test_the_last_safe_parameters() -> None:
     assert last_safe(client) == {"a": 0.5, "b": 2.0}
     client.configure_optimization("y", outcome_constraints=["z <= -9"])
     assert last_safe(client) is None
+
+
+def test_the_outcome_of_a_curve() -> None:
+    """It is the value that completes the trial, as in Ax, even if this value has no step."""
+    client = Client()
+    client.configure_experiment([A, B])
+    client.configure_optimization("y", outcome_constraints=["z <= 1"])
+    for last in (None, 3):
+        trial = client.attach_trial({"a": 0.5, "b": 2.0})
+        for step in (1, 2):
+            client.attach_data(trial, {"y": 0.0, "z": 0.1 * step}, progression=step)
+        client.complete_trial(trial, {"y": 0.0, "z": 2.0}, progression=last)
+    means = observed_means(client._experiment)
+    assert [*means.values()] == [{"y": 0.0, "z": 2.0}] * 2
 
 
 @pytest.mark.slow

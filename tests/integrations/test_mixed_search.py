@@ -14,6 +14,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.integrations._mixed_search import MixedSpace
 
@@ -47,8 +48,8 @@ def models(bounds: Any, seed: int) -> tuple[SingleTaskGP, ChanceConstraint]:
 def space_of(
     bounds: Any, values: Any, linear: Any = None, fixed: Any = None, rounding: Any = None
 ) -> MixedSpace:
-    place = Place(torch.tensor(bounds, dtype=torch.double).mT, None, fixed, linear)
-    return MixedSpace(place, values, rounding)
+    ends = with_features(torch.tensor(bounds, dtype=torch.double).mT, fixed or {})
+    return MixedSpace(Place(ends, None, None, linear), values, rounding)
 
 
 @torch.no_grad()

@@ -271,7 +271,7 @@ class TestSpacesThatChange:
         study.optimize(before, n_trials=10)
         study.optimize(after, n_trials=4)
         sampler, late = study.sampler, study.trials[10:]
-        assert len(sampler._look_now(study).data.X) == 14
+        assert len(sampler._look_now(study).X) == 14
         for trial in late[1:]:
             (point,) = space_of(trial).encoded([trial.params])
             distribution = trial.distributions["x"]

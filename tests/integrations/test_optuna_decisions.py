@@ -409,7 +409,8 @@ def test_studies_of_other_samplers_start_their_books_and_say_so() -> None:
 
 class TestErrors:
     def test_settings(self) -> None:
-        for name, value in (("level", 1.0), ("budget", 0.0), ("raw_samples", 1)):
+        wrong = {"level": 1.0, "budget": 0.0, "expansion_share": 1.0, "raw_samples": 1}
+        for name, value in wrong.items():
             with pytest.raises(InputDataError, match=name):
                 new_sampler(**{name: value})
 

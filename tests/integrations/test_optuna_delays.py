@@ -30,7 +30,7 @@ from botorch_calib import (
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy
 from botorch_calib.asynchronous.failed_queries import hanging
 from botorch_calib.integrations import optuna_delays
-from botorch_calib.integrations.optuna import StudyData, improvement
+from botorch_calib.integrations.optuna import improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import PartlyKnownNoiseGP
@@ -455,11 +455,11 @@ def test_wrong_settings(name: str, value: Any) -> None:
 
 @pytest.fixture
 def improvements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Models and data of each improvement, and the function itself."""
+    """The arguments of each improvement, and the function itself."""
     found: list[Any] = []
 
-    def watched(models: Any, data: StudyData) -> Any:
-        found.append((models, data, improvement(models, data)))
+    def watched(*given: Any) -> Any:
+        found.append((*given, improvement(*given)))
         return found[-1][-1]
 
     monkeypatch.setattr(optuna_delays, "improvement", watched)
@@ -494,14 +494,14 @@ class TestSeveralOutcomes:
             x = trial.params["x"]
             study.tell(trial, [x, x**2])
         study.ask().suggest_float("x", 0.0, 100.0)
-        models, data, acqf = improvements[-1]
+        models, X, objectives, constraints, pending, acqf = improvements[-1]
         xs = torch.tensor([trials[i].params["x"] for i in (2, 0, 1, 3)], dtype=torch.double)
-        torch.testing.assert_close(data.X.squeeze(-1), xs / 100.0)
-        torch.testing.assert_close(data.objectives, torch.stack([xs, -(xs**2)], dim=-1))
-        torch.testing.assert_close(data.constraints.squeeze(-1), (xs - 60.0) / 100.0)
-        assert data.X_pending.tolist() == [[pytest.approx(trials[4].params["x"] / 100.0)]]
+        torch.testing.assert_close(X.squeeze(-1), xs / 100.0)
+        torch.testing.assert_close(objectives, torch.stack([xs, -(xs**2)], dim=-1))
+        torch.testing.assert_close(constraints.squeeze(-1), (xs - 60.0) / 100.0)
+        assert pending.tolist() == [[pytest.approx(trials[4].params["x"] / 100.0)]]
         assert type(acqf) is qLogCalibratedNoisyExpectedHypervolumeImprovement
-        for model, Y in zip(models, data.outcomes.T, strict=True):
+        for model, Y in zip(models, [*objectives.T, *constraints.T], strict=True):
             targets = model.outcome_transform.untransform(model.train_targets)[0]
             torch.testing.assert_close(targets.flatten(), Y)
 
@@ -515,7 +515,7 @@ class TestSeveralOutcomes:
         for _ in range(3):
             trial = study.ask()
             study.tell(trial, self.constrained(trial))
-        pending = [data.X_pending for _, data, _ in improvements]
+        pending = [given[-2] for given in improvements]
         known = [None if each is None else (100 * each).tolist() for each in pending]
         assert known == [[[pytest.approx(hangs)]], None]
 
