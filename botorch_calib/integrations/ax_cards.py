@@ -35,6 +35,9 @@ class _Card(Analysis):
     title: str
     subtitle: str
 
+    def validate_applicable_state(self, *args: Any, **kwargs: Any) -> str | None:
+        return None
+
     def compute(
         self,
         experiment: Experiment | None = None,
