@@ -180,6 +180,12 @@ def _start(task: InstanceTask) -> Tensor:
     return torch.tensor([task.start], dtype=torch.double)
 
 
+def start_value(task: CocoTask, seed: int) -> float:
+    """The noise-free objective at the starting point of a seed."""
+    drawn = task.drawn(seed)
+    return float(drawn.objective(_start(drawn)))
+
+
 class CocoReplicate(FurtherReplicate):
     """A replicate with a safe starting point, and a fitted process of the objective."""
 

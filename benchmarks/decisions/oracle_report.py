@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import RecommendedSafe
 from benchmarks.decisions.report import DecisionReport, values_by_seed
 from benchmarks.framework.comparisons import differences
-from benchmarks.framework.markdown import interval, table
+from benchmarks.framework.markdown import interval, page, table
 from benchmarks.framework.replicate_result import ByMethod, Collected, Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
@@ -33,11 +33,38 @@ class OracleReport(DecisionReport):
     Args:
         yardsticks: Reference methods, an oracle first. Rewards are stated as shares of theirs.
         beside: Pairs of cases; the first case is compared with the second.
+        start_value: Returns the noise-free objective at the starting point of a problem and a seed.
+            If given, gains over the start are stated as shares of the oracle's gain.
     """
 
     page: str = "decisions_with_oracle"
     yardsticks: tuple[str, ...] = ("oracle",)
     beside: tuple[tuple[str, str], ...] = ()
+    start_value: Callable[[Any, int], float] | None = None
+
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        lines = super().lines(suite, collected)
+        if self.start_value is None:
+            return lines
+        rows = [row for p in suite.problems for row in self._gains(p, collected.get(p.name, {}))]
+        header = ["problem", "method", "seeds", "gain", f"{self.yardsticks[0]}'s, %"]
+        gains = table([*header, "95 % interval"], rows)
+        return [*lines, *page("gain_over_start", gains=gains)]
+
+    def _gains(self, problem: Any, by_method: ByMethod) -> list[list[str]]:
+        assert self.start_value is not None
+        gains = {
+            method: {r.seed: analysis.reward(r) - self.start_value(problem, r.seed) for r in runs}
+            for method, runs in by_method.items()
+        }
+        rows, best = [], gains.get(self.yardsticks[0], {})
+        for method, own in gains.items():
+            seeds = sorted(own.keys() & best.keys())
+            ratio = pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
+            share, low, high = map(_percent, ratio)
+            mean = f"{np.mean([*own.values()]):.3f}" if own else "–"
+            rows.append([problem.name, method, str(len(own)), mean, share, f"{low} to {high}"])
+        return rows
 
     def _slots(self, suite: Suite[Any, Any], collected: Collected) -> dict[str, Any]:
         cases = self._by_case(collected)

@@ -142,6 +142,7 @@ BBOB_CONSTRAINED = _beside_an_oracle(
     bbob_constrained.methods(),
     range(25000, 25018),
     bbob_constrained.replicate,
+    start_value=bbob_constrained.start_value,
 )
 
 SUITES = (BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER, BBOB_CONSTRAINED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,13 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from benchmarks.decisions.bbob_constrained import CASES, CocoReplicate, InstanceTask, tasks
+from benchmarks.decisions.bbob_constrained import (
+    CASES,
+    CocoReplicate,
+    InstanceTask,
+    start_value,
+    tasks,
+)
 from benchmarks.decisions.suites import BBOB_CONSTRAINED
 from benchmarks.decisions.tasks import Search, cube
 from benchmarks.framework.runner import without_expected_warnings
@@ -129,3 +136,22 @@ def test_seeds_have_all_families_equally_often() -> None:
     families = [seed % 9 for seed in BBOB_CONSTRAINED.seeds]
     assert len(TASKS) == len(CASES) == 4
     assert {families.count(family) for family in range(9)} == {2}
+
+
+def test_gains_over_the_start_are_shares_of_the_oracles() -> None:
+    seeds, start = (25000, 25001), TASK.drawn(25000).start
+    values = [start_value(TASK, seed) for seed in seeds]
+    at = torch.tensor([start], dtype=torch.double)
+    assert values[0] == pytest.approx(TASK.drawn(25000).objective(at).item(), rel=1e-12)
+
+    def run(seed: int, gain: float) -> Any:
+        reward = start_value(TASK, seed) + gain
+        return SimpleNamespace(seed=seed, extras={"mean_reward": [reward]})
+
+    runs = {
+        "plain": [run(s, gain) for s, gain in zip(seeds, (1.0, 2.0), strict=True)],
+        "oracle": [run(s, gain) for s, gain in zip(seeds, (2.0, 4.0), strict=True)],
+    }
+    plain, oracle = BBOB_CONSTRAINED.report._gains(TASK, runs)
+    assert plain == [TASK.name, "plain", "2", "1.500", "50", "50 to 50"]
+    assert oracle[4] == "100"
