@@ -33,17 +33,17 @@ class ConfirmationTest:
     The product is over the measurements. The sum is over two bets, the violation rates ``p = 0``
     and ``p = alpha / 4``, with weights ``w_p`` that add up to 1. The weight of ``p = 0`` is at
     least 1/2, and large enough that the other bet never delays a confirmation if there are no
-    violations. Once ``W`` reaches ``1 / (1 - confidence)``, it is *confirmed* that the probability of a
-    violation is less than ``alpha``. With a level of 0.9 and a confidence of 0.95 this takes 29
-    measurements without a violation, or 84 measurements including one violation.
+    violations. Once ``W`` reaches ``1 / (1 - confidence)``, it is *confirmed* that the probability
+    of a violation is less than ``alpha``. With a level of 0.9 and a confidence of 0.95 this takes
+    29 measurements without a violation, or 84 measurements including one violation.
 
     **Proof.** Since ``p < alpha``, the factor of a measurement is smaller for ``L = 1`` than for
     ``L = 0``, and the mean of the factor is 1 if ``P(L = 1) = alpha``. So if each measurement
     violates a limit with probability at least ``alpha`` given the earlier measurements, ``W`` is a
-    nonnegative supermartingale that starts at 1. The probability that ``W`` ever reaches
-    ``1 / delta`` is at most ``delta``, for ``delta = 1 - confidence`` (Ville's inequality). So the result may be read after each
-    measurement, and the test may stop at any time. Measurements may be dependent. The point may be
-    chosen in any way, but before the measurements.
+    nonnegative supermartingale that starts at 1. The probability that ``W`` ever reaches ``1 /
+    delta`` is at most ``delta``, for ``delta = 1 - confidence`` (Ville's inequality). So the result
+    may be read after each measurement, and the test may stop at any time. Measurements may be
+    dependent. The point may be chosen in any way, but before the measurements.
 
     Args:
         level: Probability, in (0, 1), with which a measurement must keep the limits.
