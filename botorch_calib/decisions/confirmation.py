@@ -40,15 +40,15 @@ class ConfirmationTest:
     **Proof.** Since ``p < alpha``, the factor of a measurement is smaller for ``L = 1`` than for
     ``L = 0``, and the mean of the factor is 1 if ``P(L = 1) = alpha``. So if each measurement
     violates a limit with probability at least ``alpha`` given the earlier measurements, ``W`` is a
-    nonnegative supermartingale that starts at 1. The probability that ``W`` ever reaches ``1 /
-    delta`` is at most ``delta``, for ``delta = 1 - confidence`` (Ville's inequality). So the result
-    may be read after each measurement, and the test may stop at any time. Measurements may be
+    nonnegative supermartingale that starts at 1. By Ville's inequality, ``W`` ever reaches
+    ``1 / delta`` with probability at most ``delta``, here ``1 - confidence``. So the result may be
+    read after each measurement, and the test may stop at any time. Measurements may be
     dependent. The point may be chosen in any way, but before the measurements.
 
     Args:
         level: Probability, in (0, 1), with which a measurement must keep the limits.
-        confidence: Confidence of the test, in (0, 1): a point that violates the limits more often
-            is confirmed with probability at most ``1 - confidence``.
+        confidence: Confidence of the test, in (0, 1). A point that keeps the limits with
+            probability ``level`` or less is confirmed with probability at most ``1 - confidence``.
 
     Example:
         >>> test = ConfirmationTest(level=0.9, confidence=0.95)
