@@ -61,7 +61,7 @@ class WorstContexts:
         return Columns(width, self.centre.points.shape[-1], self.centre.indices)
 
     def pairs(self, X: Tensor) -> Tensor:
-        """Return decisions ``... x 1 x d_x`` paired with all ``M`` contexts, ``... x M x 1 x d``."""
+        """Pair decisions ``... x 1 x d_x`` with all ``M`` contexts: returns ``... x M x 1 x d``."""
         points = self.centre.to(X.dtype, X.device).points.unsqueeze(-2)
         return join_contexts(X.unsqueeze(-3), points, self.centre.indices)
 
