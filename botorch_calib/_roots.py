@@ -62,19 +62,13 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """Return ``root``, where ``function(root, *inputs)`` is 0, with derivatives in the ``inputs``.
-
-    The root is differentiable as often as the function.
-    """
+    """Return ``root``, a zero of ``function(root, *inputs)``, differentiable in the ``inputs``."""
     out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out
 
 
 class _ImplicitFunction(Function):
-    """Autograd function of `with_derivatives`, whose ``function`` is ``f`` here.
-
-    The derivative is ``droot/dinput = -(df/dinput) / (df/droot)``.
-    """
+    """Derivative of `with_derivatives`: ``-(df/dinput) / (df/droot)`` for the function ``f``."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:

@@ -94,10 +94,7 @@ def check_limit(name: str, limit: object) -> float | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Return ``value`` as an ``int``; raise unless it is an integer of at least ``least``.
-
-    NumPy integers are valid, booleans are not.
-    """
+    """Return ``value`` as an ``int``; raise unless it is an integer (no boolean) >= ``least``."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -152,10 +149,7 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Return fixed features as a dictionary from columns to values, empty for None.
-
-    There are ``num`` columns. A negative column counts from the end, and becomes nonnegative.
-    """
+    """Return fixed features of ``num`` columns by nonnegative column; None becomes empty."""
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -221,10 +215,7 @@ def check_finite(name: str, value: Tensor) -> Tensor:
 
 
 def in_double(name: str, value: object, device: torch.device | None = None) -> Tensor:
-    """Return a number, an array or a tensor as a tensor in double precision; NaN is allowed.
-
-    If ``device`` is None, a tensor stays on its device.
-    """
+    """Return numbers, which may be NaN, as a tensor in double precision, on ``device`` if given."""
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
@@ -236,10 +227,7 @@ def in_double(name: str, value: object, device: torch.device | None = None) -> T
 
 
 def check_numbers(name: str, value: object) -> Tensor:
-    """Return a tensor unchanged, other numbers as a tensor in double precision.
-
-    Raise if there are no numbers, or if any of them is NaN or complex.
-    """
+    """Return a tensor unchanged, other numbers as float64; raise if empty, complex or NaN."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
         raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
@@ -284,10 +272,7 @@ def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> N
 
 
 def check_bounds(bounds: Tensor) -> Tensor:
-    """Validate finite bounds ``2 x d``, and return them.
-
-    The first row holds the lower bounds, the second row the upper bounds.
-    """
+    """Validate and return finite bounds ``2 x d``: first the lower, then the upper bounds."""
     check_tensor("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2:
         raise BotorchTensorDimensionError(
@@ -352,10 +337,7 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
 
 
 def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
-    """Raise unless ``X`` is a finite ``n x d`` matrix and ``Y`` a finite ``n x 1`` matrix.
-
-    If ``num_dims`` is given, ``d`` must be equal to it.
-    """
+    """Raise unless ``X`` (``n x d``, ``d = num_dims`` if given) and ``Y`` (``n x 1``) are finite."""
     check_inputs("X", X, num_dims)
     if check_tensor("Y", Y).shape != (len(X), 1):
         raise BotorchTensorDimensionError(

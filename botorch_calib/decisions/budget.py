@@ -125,17 +125,11 @@ class Budget(NamedTuple):
         return 1 - Fraction(repr(self.level))
 
     def allows(self, num_certified: int, num_at_stake: int) -> bool:
-        """Return whether another point may be certified after ``num_certified`` points.
-
-        Of these points, ``num_at_stake`` violate a limit or have pending outcomes.
-        """
+        """Whether another point may be certified; ``num_at_stake`` is ``V + p`` as in the class."""
         return self.left(num_certified, num_at_stake) > 0
 
     def left(self, num_certified: int, num_at_stake: int) -> float:
-        """The remaining budget, ``size - num_at_stake + (1 - level) num_certified``.
-
-        Of the certified points, ``num_at_stake`` violate a limit or have pending outcomes.
-        """
+        """The remaining budget, ``size - num_at_stake + alpha num_certified`` (see the class)."""
         if math.isinf(self.size):
             return self.size
         return float(Fraction(self.size) - num_at_stake + self._share * num_certified)

@@ -65,10 +65,7 @@ class CertifiedSetExpansion(PendingPoints):
         self._present, self._conditioned = present, conditioned
 
     def _models(self) -> list[Any]:
-        """Return the constraint's present processes, conditioned on pending points.
-
-        `ChanceConstraint.observe` replaces the processes, which are then conditioned anew.
-        """
+        """The processes, which ``constraint.observe`` may replace, given the pending points."""
         if self._present != [*map(predicting_process, self.constraint.models.values())]:
             self._account_for(self.X_pending)
         return self._conditioned

@@ -203,10 +203,7 @@ def best_certified(
 
 @contextmanager
 def repeated_points() -> Iterator[None]:
-    """Return a context manager that ignores a warning about jitter.
-
-    Noisy expected improvement adds jitter to covariances at repeated points.
-    """
+    """Ignore, in a ``with`` block, the warning about jitter in covariances at repeated points."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
         yield
@@ -315,10 +312,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
 
 
 def known_points(margin: LeastMargin, region: Region) -> Tensor:
-    """Return the training inputs in the region, ``n x 1 x d``, without duplicates.
-
-    In a small certified set, they may be the only points to start from.
-    """
+    """Training inputs ``n x 1 x d`` in the region, which may be the only certified points."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for inputs in [] if margin.constraint is None else margin.constraint.known_decisions():
@@ -329,10 +323,7 @@ def known_points(margin: LeastMargin, region: Region) -> Tensor:
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
-    """Return at most ``num`` of the points ``inside`` the certified set.
-
-    They are the point with the largest of the ``values``, and others with large values.
-    """
+    """Return at most ``num`` points from ``inside``: the best, and others with large ``values``."""
     if len(inside) <= num:
         return inside
     with warnings.catch_warnings():
@@ -435,10 +426,7 @@ def _maximize(
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-    """Return the best certified point of ``X`` (``b x 1 x d``), ``1 x d``, and True.
-
-    If no point is certified, return the point with the largest optimism, and False.
-    """
+    """Return the same as `best_certified`, for the points ``X``, ``b x 1 x d``."""
     certified = evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
         return X[evaluated(LeastOptimism(margin.constraint), X).argmax()], False

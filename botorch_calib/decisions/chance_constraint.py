@@ -311,10 +311,7 @@ class ChanceConstraint(DecisionAccount):
         return self._least(self.margins(X, confidence))
 
     def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
-        """Return the `margin` of each outcome, of shape ``b`` and in units of the outcome.
-
-        The arguments are those of `margin`. The list is in the order of the limits.
-        """
+        """The `margin` of each outcome, ``b``, in its units and in the order of the limits."""
         return self.stated_margins(X, confidence)[1]
 
     def stated_margins(
@@ -351,19 +348,11 @@ class ChanceConstraint(DecisionAccount):
         return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Return the models' inputs for points ``b x 1 x d``.
-
-        They are the points themselves or, with ``M`` contexts, pairs of point and context,
-        ``b x M x 1 x d``, where ``d`` includes the columns of the context.
-        """
+        """Return points ``b x 1 x d`` or, with contexts, their pairs ``b x M x 1 x d``."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
     def in_contexts(self, values: Tensor, name: str) -> Tensor:
-        """Return ``values``, ``b``, unchanged or, with ``M`` contexts, their smallest expectations.
-
-        With contexts, ``values`` is ``b x M``, and each expectation, ``b`` in all, is the smallest
-        over the ambiguity set. ``name`` is the name of the outcome.
-        """
+        """Return ``values``, ``b``; with contexts, worst-case expectations of ``b x M``."""
         if self._contexts is None:
             return values
         return self._contexts.expectation(values, observed_process(self.models[name]))
@@ -375,10 +364,7 @@ class ChanceConstraint(DecisionAccount):
     def _stated(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """Return predicted outcomes by name, and the deciding quantile ``b`` for each limit.
-
-        The quantiles are in the order of ``_sides``.
-        """
+        """Return the predicted outcomes, and the deciding quantile ``b`` for each limit."""
         self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
@@ -391,10 +377,7 @@ class ChanceConstraint(DecisionAccount):
         return outcomes, ends
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
-        """Return normal scores ``b`` of the probability that each limit of one outcome is kept.
-
-        The probability is the smallest over the ambiguity set, if there are contexts.
-        """
+        """Normal scores ``b`` of the probability that each limit of one outcome is kept."""
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
@@ -411,10 +394,7 @@ class ChanceConstraint(DecisionAccount):
     def _quantile(
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
-        """Return the deciding quantile ``b`` for one limit, whose level has the normal score ``z``.
-
-        ``confidence`` is the argument of `margin`.
-        """
+        """The deciding quantile ``b`` for one limit, whose level has the normal score ``z``."""
         factor, k = self._factors(side, of_one_point=confidence is not None)
         z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
@@ -440,11 +420,7 @@ class ChanceConstraint(DecisionAccount):
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
 
     def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
-        """Return, for each outcome, the smaller distance ``b`` of its quantiles from its limits.
-
-        ``ends`` holds a quantile for each of the ``_sides``. The distance is negative if the
-        quantile is beyond the limit.
-        """
+        """For each outcome, the least distance ``b`` by which the ``ends`` are within limits."""
         margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
         for side, end in zip(self._sides, ends, strict=True):
             margins[side.name].append(side.sign * (side.limit - end))
@@ -458,11 +434,7 @@ class ChanceConstraint(DecisionAccount):
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
     def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
-        """Return the leave-one-out factor for a limit, cached until a model changes, and the width.
-
-        If the user has given a constant `width`, return this constant and 1. The width of a
-        statement about one point does not depend on the account.
-        """
+        """Return the leave-one-out factor (cached) and the width, or a constant width and 1."""
         if self.width is not None:
             return self.width, 1.0
         key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
@@ -533,10 +505,7 @@ class ChanceConstraint(DecisionAccount):
         return 1 if self._contexts is None else self._contexts.centre.num_points
 
     def known_decisions(self) -> list[Tensor]:
-        """Return the training inputs ``n x d`` of each model, untransformed and without contexts.
-
-        Models without training inputs are left out.
-        """
+        """Training inputs ``n x d`` of each model that has any, untransformed, without contexts."""
         known = [raw_train_inputs(observed_process(model)) for model in self.models.values()]
         # The members of an ensemble share the inputs, so take those of the first member.
         shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
@@ -581,8 +550,8 @@ class ChanceConstraint(DecisionAccount):
         is certified. `optimize_chance_constrained` needs none of these settings.
 
         Returns:
-            A function of a point of shape ``d``, at least 0 at certified points, and True, which
-            marks a constraint on single points.
+            A function of a point of shape ``d``, whose value is at least 0 only at certified
+            points, and True, which marks a constraint on single points.
         """
         unit = self.typical_deviation()
 
@@ -764,11 +733,7 @@ class ChanceConstraint(DecisionAccount):
         self._accounts.clear()
 
     def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
-        """Match outcomes that have no row yet with withdrawn decisions.
-
-        ``found`` holds a match for each of the ``points``, and is changed in place. The rows of
-        withdrawn decisions are numbered from ``num``.
-        """
+        """Match outcomes without a row in ``found`` with withdrawn rows, numbered from ``num``."""
         own, _ = self._decided_points(self._withdrawn, points)
         free = {*range(len(self._withdrawn))}
         for i, (match, point) in enumerate(zip(found, points, strict=True)):
@@ -836,10 +801,7 @@ class ChanceConstraint(DecisionAccount):
         return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-        """Raise unless ``Y`` and ``Yvar`` are ``n x m``, with an outcome in each row of ``Y``.
-
-        There are ``m`` outcomes at each of the ``n`` points ``X``.
-        """
+        """Raise unless ``Y`` and ``Yvar`` are ``n x m``, with one or more outcomes in each row."""
         shape = len(X), len(self.limits)
         for name, values in {"Y": Y, "Yvar": Yvar}.items():
             if values is not None and check_tensor(name, values).shape != shape:
@@ -884,8 +846,8 @@ class ChanceConstraint(DecisionAccount):
     ) -> dict[str, Any]:
         """Update the calibrators with observations, and return the models by outcome name.
 
-        With ``condition``, the models are conditioned on the observations. NaN in ``Y`` is skipped,
-        and ``sides`` is the argument ``beyond`` of `observe`, as numbers.
+        With ``condition``, the models are conditioned. NaN in ``Y`` is skipped. ``sides`` is 1 where
+        an outcome is above ``Y``, -1 where it is below, and 0 where it equals ``Y``.
         """
         taught, lessons = dict(self.models), []
         for column, (name, model) in enumerate(self.models.items()):
@@ -945,10 +907,7 @@ def _check_undecided(
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
-    """Return a model's prediction of outcomes, with noise, at single points ``b x 1 x d``.
-
-    It is conditioned on observed data only, not on pending points.
-    """
+    """Return predicted outcomes, with noise, at ``b x 1 x d``, regardless of pending points."""
     subject = "A quantile of an outcome"
     return predict(model, X, observed=True, objective=False, sole_values=subject)
 
@@ -961,8 +920,7 @@ def at_points(values: Tensor) -> Tensor:
 def spread_of(stated: CalibratedPosterior) -> Spread:
     """Return the center and deviations (see `Spread`) of the outcomes predicted by ``stated``.
 
-    The prediction is at single points. Each tensor has the batch shape of ``stated``, such as
-    ``b``, and its dtype.
+    At ``b`` single points, each of them has shape ``b``, in the dtype of ``stated``.
     """
     return Spread(*(at_points(values).to(stated.dtype) for values in stated.spread()))
 

@@ -103,10 +103,7 @@ class ConfirmationTest:
 
     @property
     def num_needed(self) -> int:
-        """The number of further measurements that confirm the point if none is a violation.
-
-        It is 0 for a confirmed point.
-        """
+        """The number of further measurements that confirm the point if none is a violation."""
         if self.confirmed:
             return 0
         return bisect_left(range(2**62), True, key=lambda more: self._proves(self.level, more))

@@ -141,10 +141,7 @@ def recommend(
 def _in_the_way(
     acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place, best: float
 ) -> str:
-    """Return a text on the limits that exclude a value of ``acqf`` above ``best``.
-
-    The text is empty if no limits exclude such a value.
-    """
+    """A text on the limits that exclude a value of ``acqf`` above ``best``; empty if none do."""
     constraint = margin.constraint
     if constraint is None:
         return ""
@@ -189,10 +186,7 @@ def _check_arguments(
 
 
 def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place) -> Tensor:
-    """Return up to 500 certified points, ``n x d``, with the best means.
-
-    They are taken from the choices or else from samples and the training inputs.
-    """
+    """Up to 500 certified points ``n x d`` with the best means: choices, or samples and data."""
     bounds = place.bounds
     if bounds is None:
         assert place.choices is not None

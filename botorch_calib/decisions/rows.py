@@ -273,10 +273,7 @@ class DecisionAccount:
 
     @property
     def num_outstanding(self) -> int:
-        """Number of certified points that may still turn out to violate a limit.
-
-        An outcome of such a point is pending, or is known only to be above or below a bound.
-        """
+        """Number of certified points whose unknown outcomes may still violate a limit."""
         return self.account.num_outstanding
 
     @property
@@ -384,10 +381,7 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
 def leave_traces(
     parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
 ) -> None:
-    """Register the decisions of models and calibrators (``parts``) about ``points``.
-
-    The ``statement`` of the decisions consists of the limits and the level.
-    """
+    """Register decisions of models and calibrators, ``parts``, about points: see `have_decided`."""
     for part in parts:
         _DECIDED.setdefault(part, set()).add(statement)
     _RECENT.extend((*statement, *point) for point in points)

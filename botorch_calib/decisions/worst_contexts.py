@@ -36,11 +36,7 @@ _LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
 
 
 class WorstContexts:
-    """An ambiguity set around a distribution of contexts, with worst-case expectations.
-
-    ``model`` is a model on joint inputs. An error is raised if they lack the columns of the
-    contexts, or if the set does not provide a worst distribution.
-    """
+    """An ambiguity set around a distribution of contexts, for a ``model`` on joint inputs."""
 
     def __init__(
         self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Model
@@ -70,10 +66,7 @@ class WorstContexts:
         return Z[..., self._columns(Z.shape[-1]).decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
-        """Return decisions ``... x d_x`` with the first context, ``... x d``.
-
-        Raise an error, which calls the decisions ``name``, if ``d_x`` does not suit the ``model``.
-        """
+        """Return decisions ``... x d_x`` with the first context; raise if ``d_x`` is wrong."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
             raise BotorchTensorDimensionError(
@@ -83,10 +76,7 @@ class WorstContexts:
         return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
 
     def expectation(self, values: Tensor, model: Model) -> Tensor:
-        """Return the smallest expectations over the ambiguity set, of shape ``...``.
-
-        The ``values``, ``... x M``, are those in each of the ``M`` contexts.
-        """
+        """Smallest expectations ``...`` over the ambiguity set of ``values`` ``... x M``."""
         centre = self.centre.to(values.dtype, values.device)
         ambiguity = at_observations(self.ambiguity, model)
         rows = values.reshape(-1, values.shape[-1])
@@ -94,10 +84,7 @@ class WorstContexts:
         return worst.view(values.shape[:-1])
 
     def score(self, scores: Tensor, model: Model) -> Tensor:
-        """Return normal scores ``...`` of the smallest expectations of ``Phi(scores)``.
-
-        The ``scores``, ``... x M``, are those in each of the ``M`` contexts.
-        """
+        """Normal scores ``...`` of the `expectation` of ``Phi(scores)``, of ``... x M`` scores."""
         return _score_beyond(-self.expectation(-ndtr(-scores), model))
 
     def quantile(

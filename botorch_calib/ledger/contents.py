@@ -99,10 +99,7 @@ class Contents:
         return place
 
     def changed(self, entries: Sequence[Entry], latest: float) -> Self:
-        """Return contents with new or replaced ``entries``, after a change at time ``latest``.
-
-        Raises an error if the contexts of two trials would differ in length.
-        """
+        """Return contents with new or replaced ``entries``, after a change at time ``latest``."""
         after = [*self.entries]
         for entry in entries:
             after[entry.id : entry.id + 1] = [entry]

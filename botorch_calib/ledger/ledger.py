@@ -194,10 +194,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let another process write to the file, which this process can still read.
-
-        A ledger in memory has no file, and is not affected.
-        """
+        """Let another process write to the file, if any. This process can still read it."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -241,10 +238,9 @@ class FeedbackLedger:
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
-        """Return ``given`` or, if it is None, the ledger's `maximize`.
+        """Return ``given`` or, if it is None, `maximize`.
 
-        Raises:
-            InputDataError: If ``given`` differs from the ledger's setting, and neither is None.
+        Raises ``InputDataError`` if the ledger has the opposite setting, not None.
         """
         stated = self._settings.maximize
         if given is None:
@@ -253,11 +249,7 @@ class FeedbackLedger:
         return bool(given)
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best, unless the ledger has this setting already.
-
-        Raises:
-            InputDataError: If the ledger has the opposite setting.
-        """
+        """Record whether the greatest value is best; raise if the ledger says the opposite."""
         self._storage.declare(self.checked_maximize(maximize))
 
     @property
@@ -527,10 +519,7 @@ class FeedbackLedger:
         return view.trials(rows[[index]])[0]
 
     def summary(self, now: float | None = None) -> LedgerSummary:
-        """Return the best trial and the numbers of observed, failed and pending trials at ``now``.
-
-        The default of ``now`` is the current time.
-        """
+        """The best trial, and the numbers of observed, failed and pending trials, at ``now``."""
         view = self._view(now)
         numbers = [int(mask.sum()) for mask in (view.arrived, view.failed, view.pending)]
         return LedgerSummary(self.best(now=now), *numbers)
@@ -572,18 +561,12 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials submitted up to ``now``, in order of id.
-
-        This is much faster than `trials_at`.
-        """
+        """Return only the queries of `trials_at`, ``n x d`` in order of id: much faster."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states at ``now`` of all trials submitted up to then, in order of id.
-
-        This is much faster than `trials_at`.
-        """
+        """Return only the states of `trials_at`, in order of id: much faster."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 

@@ -219,10 +219,7 @@ class Storage:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        """Return a context manager for a transaction, which an exception rolls back.
-
-        The SQL command ``begin`` starts the transaction.
-        """
+        """Return a context manager for a transaction, which an exception rolls back."""
         database = self._database
         if database is None:
             raise LedgerError(

@@ -118,10 +118,7 @@ TIMES = ("submitted_at", "observed_at", "abandoned_at", "failed_at")
 
 
 class Entry(NamedTuple):
-    """The stored form of one trial. Times of events that have not happened are None.
-
-    An entry is immutable: each change returns a new entry.
-    """
+    """The immutable stored form of one trial. Times of events that have not happened are None."""
 
     id: int
     x: bytes  # the query as little-endian doubles
@@ -139,10 +136,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Self:
-        """Return the entry in a row of the file, given without the row's last two columns.
-
-        Lists are stored as JSON, which preserves every bit.
-        """
+        """Return the entry in a row of the file. Lists are stored as JSON, exact to the bit."""
         *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
         own, came_in = (_frozen(json.loads(each or "null")) for each in (outcomes, context))
@@ -191,11 +185,7 @@ class Entry(NamedTuple):
         return self._replace(abandoned_at=at)
 
     def _in_order(self, outcomes: Named) -> Outcomes:
-        """Return outcomes as a tuple, in the order in which the trial's decision names them.
-
-        The keys of ``outcomes`` must be these names. None stays None, and is allowed only if the
-        decision names at most one outcome.
-        """
+        """Return outcomes in the order of the decision. None is allowed for one outcome at most."""
         names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
         if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(
@@ -205,10 +195,7 @@ class Entry(NamedTuple):
         return None if outcomes is None else tuple(outcomes[name] for name in names)
 
     def decided(self, now: float) -> dict[str, Any] | None:
-        """The row of the trial's decision, with the outcomes known at ``now``.
-
-        None if the trial was submitted without a decision.
-        """
+        """Return the decision's row with the outcomes known at ``now``; None without a decision."""
         if self.decision is None:
             return None
         row: dict[str, Any] = json.loads(self.decision)
@@ -225,10 +212,7 @@ class Entry(NamedTuple):
         return row
 
     def standing(self, now: float) -> Self | EarlierValue:
-        """Return the record of the value that was valid at ``now``.
-
-        The caller must ensure that a value had arrived by ``now``.
-        """
+        """Return the record of the value valid at ``now``; a value must have arrived by then."""
         return next((value for value in self.earlier if value.replaced_at > now), self)
 
     def _refuse_if_closed(self, change: str) -> None:

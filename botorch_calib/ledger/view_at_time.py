@@ -41,11 +41,7 @@ class ArrivalProbability(NamedTuple):
 
 
 class ViewAtTime:
-    """A ledger's trials as known at a time ``now``.
-
-    A set of trials is a boolean mask over all trials, in order of id. The number of a trial's row
-    is its id.
-    """
+    """A ledger's trials as known at time ``now``. Sets of trials are masks in order of id."""
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents
