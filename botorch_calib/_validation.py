@@ -85,7 +85,7 @@ def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> f
 
 
 def check_limit(name: str, limit: object) -> float | None:
-    """Return ``limit`` as a float, or None if it is None; raise unless it is finite or None."""
+    """Return None or a finite number, as a float; raise if ``limit`` is anything else."""
     if limit is None:
         return None
     if math.isnan(number := _number(limit)):
@@ -149,7 +149,10 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Return fixed features of ``num`` columns by nonnegative column; None becomes empty."""
+    """Return fixed features as a dictionary of values by column, which is empty for None.
+
+    A negative column counts from the end of the ``num`` columns, and becomes nonnegative.
+    """
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -163,7 +166,7 @@ def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[in
 
 
 def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
-    """Return ``value``; raise unless its class is ``kind``. Errors suggest the ``example``."""
+    """Return ``value``; raise unless it is a ``kind``. Errors suggest the ``example``, if given."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         such = f" such as {example}" if example else ""
@@ -337,7 +340,7 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
 
 
 def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
-    """Raise unless ``X`` (``n x d``, ``d = num_dims`` if given) and ``Y`` (``n x 1``) are finite."""
+    """Raise unless ``X``, ``n x d``, and ``Y``, ``n x 1``, are finite; ``num_dims`` fixes ``d``."""
     check_inputs("X", X, num_dims)
     if check_tensor("Y", Y).shape != (len(X), 1):
         raise BotorchTensorDimensionError(

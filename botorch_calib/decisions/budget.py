@@ -32,7 +32,7 @@ def check_level(level: float) -> float:
 
 
 class Decision(NamedTuple):
-    """A decision as an entry of an `Account`; a flag of an outcome is None while it is unknown."""
+    """A decision in an `Account`; ``violated`` and ``missed`` are None while they are unknown."""
 
     certified: bool
     violated: bool | None  # whether the outcome violated a limit

@@ -348,11 +348,15 @@ class ChanceConstraint(DecisionAccount):
         return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Return points ``b x 1 x d`` or, with contexts, their pairs ``b x M x 1 x d``."""
+        """Return the points ``b x 1 x d`` or, with contexts, all pairs ``b x M x 1 x d``."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
     def in_contexts(self, values: Tensor, name: str) -> Tensor:
-        """Return ``values``, ``b``; with contexts, worst-case expectations of ``b x M``."""
+        """Return ``values`` unchanged or, with contexts, their worst-case expectations.
+
+        The result is ``b``. With ``M`` contexts, ``values`` is ``b x M``, and expectations are the
+        smallest over the ambiguity set. ``name`` is the name of the outcome.
+        """
         if self._contexts is None:
             return values
         return self._contexts.expectation(values, observed_process(self.models[name]))
@@ -420,21 +424,21 @@ class ChanceConstraint(DecisionAccount):
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
 
     def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
-        """For each outcome, the least distance ``b`` by which the ``ends`` are within limits."""
+        """Return the margin ``b`` of each outcome from its deciding quantiles, the ``ends``."""
         margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
         for side, end in zip(self._sides, ends, strict=True):
             margins[side.name].append(side.sign * (side.limit - end))
         return [torch.stack(own).amin(dim=0) for own in margins.values()]
 
     def _least(self, values: Sequence[Tensor]) -> Tensor:
-        """Return the only margin or, of several, the smallest divided by its typical deviation."""
+        """Return the only margin, or the smallest of margins divided by typical deviations."""
         if len(values) == 1:
             return values[0]
         pairs = zip(values, self.typical_deviations(), strict=True)
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
     def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
-        """Return the leave-one-out factor (cached) and the width, or a constant width and 1."""
+        """Return the leave-one-out factor, cached, and the width; or a constant width and 1."""
         if self.width is not None:
             return self.width, 1.0
         key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
@@ -683,7 +687,7 @@ class ChanceConstraint(DecisionAccount):
                 "an equal outcome, call `decide` before each measurement."
             )
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
-        # This may raise, so it comes before any change of state.
+        # `_taught` may raise, so it is called before the constraint changes.
         new = torch.where(is_taught, Y, torch.nan)
         models = self._taught(X, new, Yvar, condition, None if beyond is None else sides)
         self._restore({id(rows[match.row]) for match in found if match.row is not None})
@@ -846,8 +850,8 @@ class ChanceConstraint(DecisionAccount):
     ) -> dict[str, Any]:
         """Update the calibrators with observations, and return the models by outcome name.
 
-        With ``condition``, the models are conditioned. NaN in ``Y`` is skipped. ``sides`` is 1 where
-        an outcome is above ``Y``, -1 where it is below, and 0 where it equals ``Y``.
+        With ``condition``, the models are conditioned. NaN in ``Y`` is skipped. ``sides`` is 1 if
+        an outcome is above ``Y``, -1 if it is below, and 0 if it equals ``Y``.
         """
         taught, lessons = dict(self.models), []
         for column, (name, model) in enumerate(self.models.items()):
@@ -883,9 +887,9 @@ def _check_undecided(
 ) -> None:
     """Raise if a decision about a point would be too late, as its outcomes may be known already.
 
-    ``learned`` names the outcomes to which models were fitted. The ``rows`` about the point may
-    hold a bound that one of the ``outcomes`` is beyond, and may be this outcome. ``outcomes`` holds
-    pairs of a value and 0 or, for a bound, 1 or -1. Errors call the point ``subject``.
+    ``learned`` names the outcomes to which models were fitted. A bound in one of the ``rows`` about
+    the point may belong to one of the ``outcomes``, which are pairs of a value and 0 or, for a
+    bound, 1 or -1. Errors call the point ``subject``.
     """
     for row in rows:
         for name, side in row.get("beyond", {}).items():
@@ -955,7 +959,7 @@ def _by_name(
 
 
 def _parts_of(models: Collection[Model]) -> set[Any]:
-    """Return the models, their processes and their calibrators, which others might reuse."""
+    """Return the models, their processes and calibrators: another constraint may reuse them."""
     return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 

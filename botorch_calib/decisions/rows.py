@@ -388,7 +388,7 @@ def leave_traces(
 
 
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
-    """Return whether an earlier decision under this statement used the ``parts`` or the ``data``.
+    """Return whether an earlier decision under this statement used any ``parts`` or ``data``.
 
     The ``statement`` consists of the limits and the level, and the ``parts`` are models and
     calibrators, as in `leave_traces`. The ``data`` are training inputs ``n x d``, which count as

@@ -76,7 +76,10 @@ class WorstContexts:
         return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
 
     def expectation(self, values: Tensor, model: Model) -> Tensor:
-        """Smallest expectations ``...`` over the ambiguity set of ``values`` ``... x M``."""
+        """Return the smallest expectations ``...`` of ``values`` over the ambiguity set.
+
+        The ``values``, ``... x M``, are those in each of the ``M`` contexts.
+        """
         centre = self.centre.to(values.dtype, values.device)
         ambiguity = at_observations(self.ambiguity, model)
         rows = values.reshape(-1, values.shape[-1])
@@ -84,7 +87,7 @@ class WorstContexts:
         return worst.view(values.shape[:-1])
 
     def score(self, scores: Tensor, model: Model) -> Tensor:
-        """Normal scores ``...`` of the `expectation` of ``Phi(scores)``, of ``... x M`` scores."""
+        """Return the normal scores of `expectation` at ``Phi(scores)``, with the same shapes."""
         return _score_beyond(-self.expectation(-ndtr(-scores), model))
 
     def quantile(

@@ -194,7 +194,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let another process write to the file, if any. This process can still read it."""
+        """Let other processes write to the file, if any. This process can still read it."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -561,12 +561,12 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Return only the queries of `trials_at`, ``n x d`` in order of id: much faster."""
+        """Return the queries ``n x d`` of the trials that `trials_at` returns, but faster."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """Return only the states of `trials_at`, in order of id: much faster."""
+        """Return the states of the trials that `trials_at` returns, but faster."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
@@ -643,7 +643,7 @@ class FeedbackLedger:
         return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """Return a dictionary for each trial, in order of id, with columns of a table as keys.
+        """Return a dictionary for each trial, in order of id.
 
         The keys are ``id``, ``x_0``, ``x_1`` and so on for the query, and the names of these fields
         of `Trial`: ``y``, ``yvar``, ``submitted_at``, ``observed_at``, ``status`` (as a string) and

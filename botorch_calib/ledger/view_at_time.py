@@ -41,7 +41,7 @@ class ArrivalProbability(NamedTuple):
 
 
 class ViewAtTime:
-    """A ledger's trials as known at time ``now``. Sets of trials are masks in order of id."""
+    """A ledger's trials as known at time ``now``. A set of trials is a mask, in order of id."""
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents
