@@ -104,7 +104,7 @@ class Budget(NamedTuple):
     ``W_{T+1} <= W_T + 1 < alpha (T + 1) + size + level``.
 
     Args:
-        level: Stated probability that a point violates no limit.
+        level: Stated probability, in (0, 1), that a point violates no limit.
         size: The budget, the number of violations allowed beyond the stated share ``alpha T``. Once
             the budget is spent, no further point is certified.
 

@@ -189,7 +189,8 @@ class ChanceConstraint(DecisionAccount):
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
                 "takes the distribution of the contexts as it is."
             )
-        # Few violations do not justify narrower quantiles if the contexts were mild.
+        # The contexts so far may have been mild. So with contexts, few violations do not make the
+        # quantiles narrower: the excess stays at least 0.
         least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()

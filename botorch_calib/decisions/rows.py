@@ -191,7 +191,7 @@ class Side(NamedTuple):
     """One of the limits of an outcome."""
 
     name: str  # name of the outcome
-    sign: float  # 1 at an upper limit, -1 at a lower one
+    sign: float  # 1 at an upper limit, -1 at a lower limit
     limit: float
 
 

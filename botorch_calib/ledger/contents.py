@@ -113,8 +113,8 @@ class Contents:
             )
         return contents
 
-    # The following arrays are computed once for these contents, which never change. So views of
-    # thousands of trials at different times need no loops.
+    # The following arrays are cached until the ledger changes, and so gets new contents. Then views
+    # of thousands of trials at different times need no loops.
 
     @cached_property
     def X(self) -> Numbers:

@@ -375,7 +375,8 @@ class FeedbackLedger:
     ) -> None:
         """Replace the value of a trial, for example to correct a typo.
 
-        `Trial.earlier` has the previous values, and methods return them for an earlier ``now``.
+        `Trial.earlier` holds the replaced values. Methods that read the ledger return the value
+        that was valid at their argument ``now``.
 
         Args:
             trial_id: The trial's id.

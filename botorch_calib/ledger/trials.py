@@ -169,7 +169,7 @@ class Entry(NamedTuple):
             y=y,
             yvar=self.yvar if yvar is None else yvar,
             outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
-            context=self.context if context is None else context or None,  # an empty one removes it
+            context=self.context if context is None else context or None,  # () removes it
             earlier=(*self.earlier, before),
         )
 
