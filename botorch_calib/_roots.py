@@ -12,7 +12,8 @@ from torch.autograd import Function
 
 _ROUNDING = 1e-15  # relative width of a bracket at which its search ends
 _MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
-# From absolute values up to `_NEAR` one more step may reach the root; up to `_EXACT` it is reached.
+# A point is a root if the function's absolute value is at most `_EXACT`. If the value is at most
+# `_NEAR`, a prediction of the next value decides whether the next step is the last step.
 _NEAR, _EXACT = 1e-4, 1e-13
 
 
@@ -25,16 +26,16 @@ def bracketed_root(
     num_steps: int,
     close: float = 1e-8,
 ) -> Tensor:
-    """Return the roots of an increasing function, found by Halley's or Newton's method.
+    """Return a root of an increasing function for each element of ``start``, without a gradient.
 
-    A step is replaced by bisection if it leaves the bracket, or if the last step did not halve the
-    value. On a GPU the number of steps is fixed, so that the host does not wait for the device. On
-    a CPU the search ends as soon as all roots are found. The roots have no gradient.
+    ``function`` maps points to the values ``v``, the slopes ``v'``, and ``v'' / v'`` for Halley's
+    method or 0 for Newton's. The search begins at ``start``, and the roots lie between ``low`` and
+    ``high``. A step is replaced with bisection if it leaves this bracket, or if the last step did
+    not halve ``|v|``. Few steps are needed if ``v`` is nearly linear, as normal scores are. Once
+    ``|v|`` is at most ``close``, the next step is the last step.
 
-    ``function`` returns the values ``v``, the slopes ``v'``, and ``v'' / v'`` for Halley's method
-    or 0 for Newton's. The search is fast if ``v`` is nearly linear, as normal scores are. It starts
-    at ``start``, and the roots lie between ``low`` and ``high``. Once ``|v|`` is at most ``close``,
-    one more step reaches the root. ``num_steps`` is the number of steps on a GPU.
+    On a GPU the search always takes ``num_steps`` steps, so that the host does not wait for the
+    device. On a CPU the search ends as soon as all roots are found, and ``num_steps`` is ignored.
     """
     x, last = start, torch.full_like(start, math.nan)
     found = torch.zeros_like(start, dtype=torch.bool)
@@ -46,7 +47,8 @@ def bracketed_root(
         step = -value / slope
         new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
         inside = (new >= low) & (new <= high)
-        # The step is expected to multiply the value by the square of the last step's factor.
+        # A step is expected to multiply ``|v|`` by the square of the last step's factor, so
+        # ``left`` predicts ``|v|`` after this step.
         left = size * (size / last).square()
         arrives = inside & ((size <= close) | ((size <= _NEAR) & (left <= 1e-3 * close)))
         is_root = ~(size > _EXACT)
@@ -60,13 +62,13 @@ def bracketed_root(
 
 
 def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
-    """Return the ``root`` of ``function(root, *inputs)``, as differentiable as the function."""
+    """Return ``root``, a zero of ``function(root, *inputs)``, differentiable in the ``inputs``."""
     out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out
 
 
 class _ImplicitFunction(Function):
-    """Autograd function of `with_derivatives`: ``droot/dinput = -(df/dinput) / (df/droot)``."""
+    """Derivative of `with_derivatives`: ``-(df/dinput) / (df/droot)`` for the function ``f``."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ class _ImplicitFunction(Function):
         with_graph = torch.is_grad_enabled()
         needed = [True, *ctx.needs_input_grad[2:]]
         with torch.enable_grad():
-            # In separate views, derivatives in the inputs treat the root as a constant.
+            # The root depends on the inputs. Derivatives in separate views ignore this dependence.
             root, *inputs = (
                 value.view_as(value) if with_graph else value.detach().requires_grad_(need)
                 for value, need in zip(ctx.saved_tensors, needed, strict=True)

@@ -1,7 +1,8 @@
 """Checks of arguments, which raise errors of ``botorch.exceptions``.
 
-Most checks return the valid argument. Errors name the argument. Public entry points validate before
-they change anything. Checks of models are in ``models/requirements.py``.
+The text of an error refers to the argument by ``name``. Most checks return the valid argument.
+Public entry points validate before they change anything. Checks of models are in
+``models/requirements.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:
-    # ``reprlib`` limits the length, and works even if the value's own ``__repr__`` fails.
+    # ``reprlib`` limits the length of the text, and works even if the value's ``__repr__`` fails.
     shown = value.__name__ if isinstance(value, type) else reprlib.repr(value)
     raise InputDataError(f"`{name}` must be {wanted}, got {shown}.") from None
 
@@ -34,9 +35,10 @@ def _refuse(name: str, wanted: str, value: object) -> NoReturn:
 
 
 def _number(value: object, allow_inf: bool = False) -> float:
-    """Return a number, or the only element of a tensor or array; NaN for any other object.
+    """Return a number, or the only element of a tensor or array, as a float; else return NaN.
 
-    Booleans give NaN, and so does infinity unless ``allow_inf``.
+    Booleans give NaN, and so does infinity unless ``allow_inf``. A number in single precision is
+    converted by `as_written`.
     """
     is_single = False
     if isinstance(value, Tensor | np.ndarray | np.generic):
@@ -55,35 +57,35 @@ def _number(value: object, allow_inf: bool = False) -> float:
 
 
 def check_number(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Validate a number, which must be finite unless ``allow_inf``."""
+    """Return ``value`` as a float; raise unless it is a number, and finite unless ``allow_inf``."""
     if math.isnan(number := _number(value, allow_inf)):
         _refuse(name, "a number" if allow_inf else "a finite number", value)
     return number
 
 
 def check_open_unit(name: str, value: object) -> float:
-    """Validate a number strictly between 0 and 1."""
+    """Return ``value`` as a float; raise unless it is a number strictly between 0 and 1."""
     if not 0.0 < (number := _number(value)) < 1.0:
         _refuse(name, "a number in the open interval (0, 1)", value)
     return number
 
 
 def check_positive(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Validate a positive number, which must be finite unless ``allow_inf``."""
+    """Return ``value`` as a float; raise unless it is positive, and finite unless ``allow_inf``."""
     if not (number := _number(value, allow_inf)) > 0.0:
         _refuse(name, "a positive number", value)
     return number
 
 
 def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Return a number that is at least 0, and finite unless ``allow_inf``; raise otherwise."""
+    """Return ``value`` as a float; raise if it is below 0, or infinite without ``allow_inf``."""
     if not (number := _number(value, allow_inf)) >= 0.0:
         _refuse(name, f"a {'' if allow_inf else 'finite '}number of at least 0", value)
     return number + 0.0  # turns -0.0 into 0.0
 
 
 def check_limit(name: str, limit: object) -> float | None:
-    """Validate a finite number or None."""
+    """Return None or a finite number, as a float; raise if ``limit`` is anything else."""
     if limit is None:
         return None
     if math.isnan(number := _number(limit)):
@@ -92,26 +94,26 @@ def check_limit(name: str, limit: object) -> float | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Validate an integer of at least ``least``; NumPy integers are valid, booleans are not."""
+    """Return ``value`` as an ``int``; raise unless it is an integer (no boolean) >= ``least``."""
     try:
         count = operator.index(value)
     except TypeError:
         count = least - 1
-    # A boolean is an index in Python, but never a meaningful count.
+    # `operator.index` accepts a boolean, which is never a meaningful count.
     if count < least or isinstance(value, bool):
         _refuse(name, f"an integer of at least {least}", value)
     return count
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Validate True or False; other objects, such as the string "False", are refused."""
+    """Return a Python or NumPy boolean as a ``bool``; raise for others, such as "False"."""
     if not isinstance(value, (bool, np.bool_)):
         _refuse(name, "True or False", value)
     return bool(value)
 
 
 def check_one_of(name: str, value: T, known: Collection[T]) -> T:
-    """Validate that a value is one of the ``known`` values."""
+    """Return ``value``; raise unless it is one of the ``known`` values."""
     if value not in known:
         _refuse(name, f"one of {', '.join(map(repr, known))}", value)
     return value
@@ -129,7 +131,7 @@ def as_written(number: float) -> float:
 
 
 def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
-    """Validate an iterable of elements, which errors call ``of``; return them as a list."""
+    """Return ``values`` as a list; raise unless they are iterable. Errors call them ``of``."""
     try:
         return [*values]
     except TypeError:
@@ -137,7 +139,7 @@ def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
 
 
 def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...]:
-    """Validate column numbers, which are integers, and return them as a tuple of ``int``."""
+    """Return column numbers as a tuple of ``int``; raise unless all are integers, not booleans."""
     try:
         if any(isinstance(column, bool) for column in columns):
             raise TypeError
@@ -147,7 +149,10 @@ def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
-    """Validate fixed features of ``num`` columns, or None; return values by nonnegative column."""
+    """Return fixed features as a dictionary of values by column, which is empty for None.
+
+    A negative column counts from the end of the ``num`` columns, and becomes nonnegative.
+    """
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
@@ -161,7 +166,7 @@ def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[in
 
 
 def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
-    """Validate an object of the class ``kind``; errors mention the ``example``."""
+    """Return ``value``; raise unless it is a ``kind``. Errors suggest the ``example``, if given."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         such = f" such as {example}" if example else ""
@@ -170,7 +175,7 @@ def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
 
 
 def check_callable(name: str, value: T, kind: str = "callable") -> T:
-    """Validate a function, or None."""
+    """Return ``value``; raise unless it is callable or None. Errors call a valid value ``kind``."""
     if value is not None and not callable(value):
         _refuse(name, kind, value)
     return value
@@ -196,7 +201,7 @@ def check_acquisition(acq_function: object) -> None:
 
 def check_tensor(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
-        # `torch.as_tensor` would read the labels of a pandas object.
+        # `torch.as_tensor` would index a pandas object by its labels, so suggest `to_numpy` first.
         values = f"({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
         raise InputDataError(
             f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
@@ -206,14 +211,14 @@ def check_tensor(name: str, value: object) -> Tensor:
 
 
 def check_finite(name: str, value: Tensor) -> Tensor:
-    """Validate a tensor without NaN and infinity."""
+    """Validate that a tensor contains no NaN or infinite values, and return it."""
     if not torch.isfinite(check_tensor(name, value)).all():
         raise InputDataError(f"`{name}` contains NaN or infinite values.")
     return value
 
 
 def in_double(name: str, value: object, device: torch.device | None = None) -> Tensor:
-    """Return a number or a tensor, which may contain NaN, as a tensor in double precision."""
+    """Return numbers, which may be NaN, as a tensor in double precision, on ``device`` if given."""
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
@@ -225,7 +230,7 @@ def in_double(name: str, value: object, device: torch.device | None = None) -> T
 
 
 def check_numbers(name: str, value: object) -> Tensor:
-    """Validate numbers without NaN; return a tensor unchanged, others as a tensor in float64."""
+    """Return a tensor unchanged, other numbers as float64; raise if empty, complex or NaN."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
         raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
@@ -233,13 +238,17 @@ def check_numbers(name: str, value: object) -> Tensor:
 
 
 def numbers_of(values: Tensor) -> list[float]:
-    """Return the elements of a vector as floats; `as_written` converts single precision."""
+    """Return the elements of a vector as floats; `as_written` converts single-precision numbers."""
     numbers = map(float, values.tolist())
     return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
 
 def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """Validate a tensor or array-like of one of the ``shapes``, in which None is any length."""
+    """Return a tensor or array-like as a new array in double precision.
+
+    Raise unless it has one of the ``shapes``, in which None matches any length, and all its
+    numbers are real and finite.
+    """
     if isinstance(values, Tensor):  # bfloat16 has no counterpart in NumPy
         values = values.detach().cpu().to(torch.cdouble if values.is_complex() else torch.double)
     try:
@@ -266,7 +275,7 @@ def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> N
 
 
 def check_bounds(bounds: Tensor) -> Tensor:
-    """Validate finite bounds ``2 x d``: a row of lower bounds, then a row of upper bounds."""
+    """Validate and return finite bounds ``2 x d``: first the lower, then the upper bounds."""
     check_tensor("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2:
         raise BotorchTensorDimensionError(
@@ -280,7 +289,7 @@ def check_bounds(bounds: Tensor) -> Tensor:
 
 
 def check_variances(name: str, value: Tensor) -> Tensor:
-    """Validate a tensor of finite numbers of at least 0."""
+    """Validate that all elements of a tensor are finite and at least 0, and return the tensor."""
     if check_tensor(name, value).is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got {value.dtype}.")
     if not (check_finite(name, value) >= 0).all():
@@ -289,7 +298,7 @@ def check_variances(name: str, value: Tensor) -> Tensor:
 
 
 def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
-    """Raise ``InputDataError`` unless ``values`` have the precision ``dtype`` of the model."""
+    """Raise ``InputDataError`` unless ``values`` have ``dtype``, the precision of the model."""
     if values.dtype != dtype:
         is_real = values.is_floating_point()
         otherwise = f", or fit the model to data in {values.dtype}" if is_real else ""
@@ -300,7 +309,7 @@ def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
 
 
 def check_unit_interval(name: str, value: Tensor) -> Tensor:
-    """Validate a tensor of numbers in [0, 1]."""
+    """Validate that all elements of a tensor lie in [0, 1], and return the tensor."""
     check_finite(name, value)
     if ((value < 0) | (value > 1)).any():
         raise InputDataError(f"`{name}` must lie in [0, 1].")
@@ -308,7 +317,7 @@ def check_unit_interval(name: str, value: Tensor) -> Tensor:
 
 
 def check_levels(name: str, levels: Tensor) -> Tensor:
-    """Validate a strictly increasing vector inside (0, 1)."""
+    """Validate a non-empty, strictly increasing vector inside (0, 1), and return it."""
     if check_tensor(name, levels).dim() != 1 or levels.numel() == 0:
         raise BotorchTensorDimensionError(
             f"`{name}` must be a non-empty vector, got shape {tuple(levels.shape)}."
@@ -320,7 +329,7 @@ def check_levels(name: str, levels: Tensor) -> Tensor:
 
 
 def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
-    """Validate a finite ``n x d`` matrix; ``d`` must be ``num_dims``, if given."""
+    """Validate a finite ``n x d`` matrix, where ``d`` is ``num_dims`` if given, and return it."""
     check_tensor(name, X)
     if X.dim() != 2 or (num_dims is not None and X.shape[-1] != num_dims):
         width = "d" if num_dims is None else str(num_dims)
@@ -331,7 +340,7 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
 
 
 def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
-    """Raise unless ``X`` is a finite ``n x d`` matrix and ``Y`` a finite ``n x 1`` matrix."""
+    """Raise unless ``X``, ``n x d``, and ``Y``, ``n x 1``, are finite; ``num_dims`` fixes ``d``."""
     check_inputs("X", X, num_dims)
     if check_tensor("Y", Y).shape != (len(X), 1):
         raise BotorchTensorDimensionError(
@@ -349,7 +358,7 @@ def check_width(X: Tensor, width: int) -> None:
 
 
 def broadcasts_to(shape: Sequence[int], target: Size) -> bool:
-    """Whether ``shape`` broadcasts to ``target`` without changing it."""
+    """Return whether a tensor with shape ``shape`` can be expanded to the shape ``target``."""
     missing = len(target) - len(shape)
     pairs = zip(shape, target[missing:], strict=False)
     return missing >= 0 and all(own in (1, size) for own, size in pairs)

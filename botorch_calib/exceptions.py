@@ -28,7 +28,7 @@ class UnknownTrialError(LedgerError):
 
 
 class DamagedLedgerError(LedgerError):
-    """Raised if a file is damaged, is no ledger, or has a format that this version cannot read."""
+    """Raised if a file is damaged, is not a ledger, or has a format unknown to this version."""
 
 
 class EvaluationError(BotorchError, RuntimeError):
@@ -36,9 +36,10 @@ class EvaluationError(BotorchError, RuntimeError):
 
 
 def warn(message: str, category: type[Warning] = CalibrationWarning) -> None:
-    """Issue a warning that points to the code that called the package.
+    """Issue a warning whose location is the line of code that called the package.
 
-    Frames of PyTorch's decorators are skipped, too.
+    To find this line, frames of the package and of PyTorch, whose decorators wrap some of the
+    package's functions, are skipped.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("botorch_calib", "torch"):

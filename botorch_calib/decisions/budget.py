@@ -11,17 +11,18 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_calib._validation import check_nonnegative, check_open_unit
 
-#: Violations allowed beyond the stated share of the certified rounds.
+#: The default budget: violations allowed in excess of the share ``1 - level`` of certified points.
 SIZE = 10.0
-# `MOST_RELIEF` is the largest relief, in rounds without a certified point. `LEAST_EXCESS` is the
-# smallest excess, so that many rounds without a violation do not make the quantiles too narrow.
+# The relief of an `Account` stays at most `MOST_RELIEF`, a number of uncertified rounds. Its excess
+# stays at least `LEAST_EXCESS`, a number of violations; otherwise many rounds without a violation
+# would make the quantiles too narrow.
 MOST_RELIEF, LEAST_EXCESS = 7, -2.0
-#: The smallest share of violations that a level may allow, well above the rounding of doubles.
+#: The smallest allowed ``1 - level``, well above the rounding of doubles.
 LEAST_SHARE = 1e-12
 
 
 def check_level(level: float) -> float:
-    """Return the level; raise unless it is in (0, 1), far enough from 1 for double precision."""
+    """Return ``level``; raise unless it is in (0, 1), far enough from 1 for double precision."""
     if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
         raise InputDataError(
             f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: quantiles of a "
@@ -31,7 +32,7 @@ def check_level(level: float) -> float:
 
 
 class Decision(NamedTuple):
-    """A decision as an entry of the account. A flag is None while the outcome is pending."""
+    """A decision in an `Account`; ``violated`` and ``missed`` are None while they are unknown."""
 
     certified: bool
     violated: bool | None  # whether the outcome violated a limit
@@ -41,17 +42,19 @@ class Decision(NamedTuple):
 class Account(NamedTuple):
     """A summary of decisions and outcomes, which does not depend on when the outcomes arrived.
 
+    The deciding quantiles become wider with ``excess``, and narrower with ``relief``; see `of`.
+
     Example:
         >>> decisions = [(True, False, False), (True, True, True)]  # certified, violated, missed
         >>> Account.of(decisions, share=0.1)
         Account(num_certified=2, num_violations=1, num_outstanding=0, excess=0.8, relief=0)
     """
 
-    num_certified: int = 0  # T
-    num_violations: int = 0  # V
-    num_outstanding: int = 0  # certified points with pending outcomes
-    excess: float = 0.0  # violations minus the stated share of certified rounds
-    relief: int = 0  # raised by rounds without a certified point
+    num_certified: int = 0
+    num_violations: int = 0  # among the certified points
+    num_outstanding: int = 0  # certified points that may still turn out to be violations
+    excess: float = 0.0  # violations minus the stated share of certified rounds, with a floor
+    relief: int = 0  # increases in rounds without a certified point
 
     @classmethod
     def of(
@@ -63,11 +66,12 @@ class Account(NamedTuple):
     ) -> Self:
         """Return the account of ``decisions``, given in the order in which they were made.
 
-        With a stated ``share`` of violations, a certified round adds ``1 - share`` to the excess if
-        the outcome violated a limit, and subtracts ``share`` if it did not, down to ``least``. An
-        uncertified round subtracts ``share`` from a positive excess if the outcome was within the
-        deciding quantile. The relief grows by 1 in uncertified rounds while the excess is below
-        ``size / 2``, and falls by 1 in certified rounds.
+        Let ``share`` be the stated share of violations, ``1 - level``, and let ``size`` be the
+        budget. A certified round adds ``1 - share`` to the excess if the outcome violated a limit,
+        and subtracts ``share`` if the outcome did not, down to ``least``. An uncertified round
+        subtracts ``share`` from a positive excess, down to 0, if the outcome was within the
+        deciding quantile. The relief increases by 1, up to 7, in an uncertified round while the
+        excess is below ``size / 2``, and decreases by 1, down to 0, in a certified round.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -96,12 +100,13 @@ class Budget(NamedTuple):
     limit, for any model, choice of points and environment. Outcomes may come in any order or never.
 
     *Proof.* Let ``W_T`` be the number of violations among the first ``T`` points once all outcomes
-    are known. When point ``T + 1`` was certified, ``W_T <= V + p < alpha T + size``, and so
+    are known. When point ``T + 1`` was certified, ``W_T <= V + p < alpha T + size``. So
     ``W_{T+1} <= W_T + 1 < alpha (T + 1) + size + level``.
 
     Args:
-        level: Stated probability that a point violates no limit.
-        size: Violations allowed beyond the stated share. Once spent, no further point is certified.
+        level: Stated probability, in (0, 1), that a point violates no limit.
+        size: The budget, the number of violations allowed beyond the stated share ``alpha T``. Once
+            the budget is spent, no further point is certified.
 
     Example:
         >>> budget = Budget(level=0.9)
@@ -120,11 +125,11 @@ class Budget(NamedTuple):
         return 1 - Fraction(repr(self.level))
 
     def allows(self, num_certified: int, num_at_stake: int) -> bool:
-        """Whether another point may be certified; ``num_at_stake`` is ``V + p``."""
+        """Whether another point may be certified; ``num_at_stake`` is ``V + p`` as in the class."""
         return self.left(num_certified, num_at_stake) > 0
 
     def left(self, num_certified: int, num_at_stake: int) -> float:
-        """The remaining budget, ``size - (V + p) + alpha T``."""
+        """The remaining budget, ``size - num_at_stake + alpha num_certified`` (see the class)."""
         if math.isinf(self.size):
             return self.size
         return float(Fraction(self.size) - num_at_stake + self._share * num_certified)
@@ -140,16 +145,17 @@ class Budget(NamedTuple):
 def objective_coverage_bound(observed_misses: float, sign_probability: float = 0.5) -> float:
     r"""Bound the expected number of rounds with the *objective* outside the stated interval.
 
-    Lemma 2 of LOCBO: let ``y = f + noise`` with ``P(noise >= 0) >= b`` and ``P(noise <= 0) >= b``,
-    and let the noise be independent of the stated interval, given the past and the point. If ``f``
-    is above the upper end ``U``, then ``y >= f > U`` with probability at least ``b``; the same
-    holds for the lower end. So
+    This is Lemma 2 of LOCBO (Kim et al., 2024). Let ``f`` be the noise-free objective and
+    ``y = f + noise`` the outcome, with ``P(noise >= 0) >= b`` and ``P(noise <= 0) >= b``. Let the
+    noise be independent of the stated interval, given the past and the point. If ``f`` is above the
+    upper end ``U``, then ``y >= f > U`` with probability at least ``b``; the same holds for the
+    lower end. So
 
-        ``E[rounds with f outside] <= bound / b``
+        ``E[rounds with f outside] <= observed_misses / b``
 
-    for any ``bound`` on the expected number of rounds with ``y`` outside. Noise with a median of
-    zero has ``b = 1/2``. The lemma applies to stated intervals, and to the limits of a chance
-    constraint in certified rounds::
+    for any bound ``observed_misses`` on the expected number of rounds with ``y`` outside. The lemma
+    applies to the limits of a chance constraint in ``T`` certified rounds, and to ``T`` intervals
+    with miscoverage ``alpha`` from an `OnlineQuantileTracker`::
 
         objective_coverage_bound(constraint.violation_bound(T))
         objective_coverage_bound(T * (alpha + tracker.coverage_bound(T)))

@@ -26,10 +26,11 @@ class CertifiedSetExpansion(PendingPoints):
     r"""Uncertainty of a constrained outcome at the boundary of the certified set.
 
     The value is ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the outcomes ``i``.
-    Here ``m_i`` is the margin, and ``sigma_i`` and ``s_i`` are the standard deviations of the
-    noise-free value and of the outcome. Values do not depend on units, since ``u_i`` is the mean of
-    ``s_i`` over the training inputs. An observation far inside the set, or at a point with a known
-    value, would not move the boundary. The maxima are the expanders of SafeOpt (Sui et al., Safe
+    Here ``m_i`` is the margin (see `ChanceConstraint.margins`), and ``sigma_i`` and ``s_i`` are the
+    standard deviations of the noise-free value and of the outcome. The function does not depend on
+    the outcomes' units, since ``u_i`` is the mean of ``s_i`` over the training inputs. An
+    observation far inside the set, or at a point with a known value, would not move the boundary,
+    so the function is small there. The maxima are the expanders of SafeOpt (Sui et al., Safe
     exploration for optimization with Gaussian processes, 2015), which searches a grid. Maximise the
     function over certified points, as `optimize_chance_constrained` does with an
     ``expansion_share``.
@@ -57,13 +58,14 @@ class CertifiedSetExpansion(PendingPoints):
     def _account_for(self, X_pending: Tensor | None) -> None:
         present = conditioned = [*map(predicting_process, self.constraint.models.values())]
         if X_pending is not None:
-            # The variance does not depend on outcomes, so hallucinated outcomes suffice.
+            # Only the variance is needed. It does not depend on outcomes, so hallucinated outcomes
+            # suffice.
             given = partial(CensoredDelayModel, X_pending=X_pending, imputation="hallucinate")
             conditioned = [*map(given, present)]
         self._present, self._conditioned = present, conditioned
 
     def _models(self) -> list[Any]:
-        """The current processes, which `observe` replaces, conditioned on pending points."""
+        """The processes, which ``constraint.observe`` may replace, given the pending points."""
         if self._present != [*map(predicting_process, self.constraint.models.values())]:
             self._account_for(self.X_pending)
         return self._conditioned
@@ -90,12 +92,13 @@ def construct_inputs_certified_set_expansion(
     level: float = 0.9,
     X_pending: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Arguments of `CertifiedSetExpansion`, from the arguments that Ax passes.
+    """Return the arguments of `CertifiedSetExpansion`, from the arguments that Ax passes.
 
     A given ``constraint`` is used as it is, with its account. Otherwise a new constraint is made
     from ``model``, an exact Gaussian process for each limited outcome, calibrated or not. The
-    outcomes keep their limits jointly with probability ``level``. Limits are
-    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b``, one outcome per row.
+    outcomes keep their limits jointly with probability ``level``. The limits are ``constraints``, a
+    dictionary ``{i: (lower, upper)}`` for outputs ``i`` of the model, or
+    ``constraints_tuple=(A, b)`` with ``A y <= b``, where each row of ``A`` limits one outcome.
     """
     if constraint is None:
         if model is None:
@@ -108,7 +111,7 @@ def construct_inputs_certified_set_expansion(
 
 
 def _gaussian(model: Model) -> Model:
-    """Return the model without its calibrator, but with the same pending points."""
+    """Return a model of one outcome without its calibrator, but with the same pending points."""
     if not isinstance(model, Surrogate):
         return model
     if not len(model.X_pending):

@@ -37,18 +37,25 @@ from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, without_search_warnings
 
-# Below this share of certified samples the search maximises the margin, and samples more densely.
+# If the share of certified points among samples and training inputs is below `_RARE`, the search
+# maximises the margin, and samples around the maxima.
 _RARE = 0.05
 # Fractions by which the end of a climb is moved back towards the certified start.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
-# Number of points, or of pairs with contexts, that are evaluated at a time.
+# Largest number of points, or of pairs of points and contexts, that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
-    """A candidate ``1 x d``, its acquisition value, a scalar, and whether it is certified."""
+    """The result of `optimize_chance_constrained`.
+
+    Attributes:
+        candidate: The point, ``1 x d``.
+        value: The value of the acquisition function at the candidate, a scalar tensor.
+        certified: Whether the constraint certifies the candidate.
+    """
 
     candidate: Tensor
     value: Tensor
@@ -79,21 +86,23 @@ def optimize_chance_constrained(
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         num_restarts: Number of certified points from which the search climbs.
         raw_samples: Number of sampled points. More samples find smaller certified sets.
-        fixed_features: Fixed values, by column.
+        fixed_features: A dictionary from columns of the point to their fixed values.
         inequality_constraints: Linear constraints on the point, as in ``optimize_acqf``:
             ``(indices, coefficients, rhs)`` means
             ``sum_i coefficients[i] x[indices[i]] >= rhs``.
         choices: The points ``n x d`` to choose from, in place of a search within ``bounds``.
         expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
-            instead of ``acq_function``, to grow the certified set. They are spread evenly. With 0,
+            instead of ``acq_function``, to grow the certified set, spread evenly over time. With 0,
             the set grows only around points that ``acq_function`` selects, which usually suffices.
             Use about 0.2 only if few safe points are known at the start, far from the optimum.
-        equality_constraints: Linear equality constraints, in the same form.
+        equality_constraints: Linear equality constraints, in the form of
+            ``inequality_constraints`` with ``=``.
         fixed_features_list: Combinations of fixed values, as in ``optimize_acqf_mixed``, in place
             of ``fixed_features``. Combinations that the linear constraints exclude are skipped.
 
     Returns:
-        The `ChanceConstrainedCandidate` ``(candidate, value, certified)``.
+        The `ChanceConstrainedCandidate` ``(candidate, value, certified)``. The value is that of
+        ``acq_function``, even if the candidate maximises `CertifiedSetExpansion`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
@@ -124,7 +133,7 @@ def optimize_chance_constrained(
 
 
 class Place(NamedTuple):
-    """The search space and settings, as in `optimize_chance_constrained`."""
+    """The search space and settings: arguments of `optimize_chance_constrained`."""
 
     bounds: Tensor | None
     choices: Tensor | None = None
@@ -136,7 +145,7 @@ class Place(NamedTuple):
     fixed_features_list: Sequence[Mapping[int, float]] | None = None
 
     def regions(self) -> list[Region]:
-        """The region to search, or one region for each combination of fixed features."""
+        """Return the region to search, or one region for each combination of fixed features."""
         several: Sequence[Mapping[int, float] | None] = [self.fixed_features]
         if self.fixed_features_list is not None:
             several = check_list("fixed_features_list", self.fixed_features_list, "dictionaries")
@@ -149,7 +158,7 @@ class Place(NamedTuple):
         return [Region.checked(self.bounds, fixed, *linear) for fixed in several]
 
     def checked_choices(self) -> Tensor:
-        """Return the choices ``n x d``; raise if further arguments describe a region."""
+        """Return the choices ``n x d``; raise if they are empty, or if a region is given too."""
         described = self.fixed_features, self.inequality_constraints, self.equality_constraints
         is_several = self.fixed_features_list is not None
         if self.bounds is not None or is_several or any(described):
@@ -167,7 +176,11 @@ class Place(NamedTuple):
 def best_certified(
     acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
 ) -> tuple[Tensor, bool]:
-    """Return the best certified point ``1 x d`` and True, or the most promising one and False."""
+    """Return the best certified point, ``1 x d``, and True.
+
+    If no certified point is found, return the point with the largest
+    `ChanceConstraint.optimism`, and False.
+    """
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
     if place.choices is not None:
@@ -190,7 +203,7 @@ def best_certified(
 
 @contextmanager
 def repeated_points() -> Iterator[None]:
-    """Ignore the warning about jitter that noisy expected improvement adds at repeated points."""
+    """Ignore, in a ``with`` block, the warning about jitter in covariances at repeated points."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
         yield
@@ -212,7 +225,8 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
 class LeastMargin(AcquisitionFunction):
     """The margin of a constraint, in standard deviations of the outcome.
 
-    For several outcomes it is the smallest margin. Without a constraint it is infinite.
+    For several outcomes, the value is the smallest margin. Without a constraint, it is infinite.
+    ``confidence`` is the argument of `ChanceConstraint.margin`.
     """
 
     def __init__(
@@ -224,7 +238,7 @@ class LeastMargin(AcquisitionFunction):
         self.num_contexts = 1 if constraint is None else constraint.num_contexts
 
     def check_points(self, name: str, X: Tensor) -> None:
-        """Raise unless points ``... x d`` suit the models of the constraint."""
+        """Raise unless points ``... x d``, which errors call ``name``, suit the constraint."""
         if self.constraint is not None:
             self.constraint.check_points(name, X)
 
@@ -235,7 +249,7 @@ class LeastMargin(AcquisitionFunction):
 
 
 class LeastOptimism(LeastMargin):
-    """The `ChanceConstraint.optimism` of a constraint, in the unit of `LeastMargin`."""
+    """The `ChanceConstraint.optimism`, in standard deviations as in `LeastMargin`."""
 
     def forward(self, X: Tensor) -> Tensor:
         assert self.constraint is not None  # without one, every point is certified
@@ -243,11 +257,12 @@ class LeastOptimism(LeastMargin):
 
 
 def expands(share: float, num_decisions: int) -> bool:
-    """Whether the next decision belongs to the ``share`` that expands the certified set.
+    """Return whether the decision after ``num_decisions`` decisions expands the certified set.
 
-    The fractional parts of multiples of the golden ratio are spread evenly over [0, 1), and so are
-    the fractional parts of every second or third multiple. So the share is the same if only every
-    second or third decision is counted, as in batches.
+    This is the case for a ``share`` of all decisions. The fractional parts of multiples of the
+    golden ratio are spread evenly over [0, 1), and so are the fractional parts of every second or
+    third multiple. So the share is the same if only every second or third decision is counted, as
+    in batches.
     """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
@@ -257,7 +272,11 @@ def expands(share: float, num_decisions: int) -> bool:
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> Tensor:
-    """Points ``b x 1 x d`` that include the best certified or else the most promising point."""
+    """Return the ends of climbs in a region and their starts, ``b x 1 x d``.
+
+    The climbs from up to ``num`` certified points increase the value of ``acqf``. If no point is
+    certified, climbs increase `ChanceConstraint.optimism` instead.
+    """
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
@@ -273,9 +292,10 @@ def _search(
 
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
-    """Return starting points (samples, training inputs, maximisers of the margin) and margins.
+    """Return possible starts ``b x 1 x d`` of a climb, and their margins ``b``.
 
-    The margin is maximised only if few samples and training inputs are certified.
+    The starts are samples and training inputs and, if few of these are certified, also maximisers
+    of the margin and samples around them.
     """
     pool = torch.cat([region.sample(raw_samples), known_points(margin, region)])
     if not len(pool):
@@ -298,12 +318,12 @@ def known_points(margin: LeastMargin, region: Region) -> Tensor:
     for inputs in [] if margin.constraint is None else margin.constraint.known_decisions():
         if inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
-    # The models of several outcomes share most inputs.
+    # The models of several outcomes share most inputs, so drop duplicates.
     return torch.cat(known).unique(dim=0)
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
-    """At most ``num`` of the certified points: the best one, and others with large values."""
+    """Return at most ``num`` points from ``inside``: the best, and others with large ``values``."""
     if len(inside) <= num:
         return inside
     with warnings.catch_warnings():
@@ -313,7 +333,7 @@ def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
 
 
 def _finite(values: Tensor) -> Tensor:
-    """``values``, with infinite values clamped to the range of the finite ones."""
+    """Return ``values`` with infinite values clamped to the range of the finite values."""
     others = values[values.isfinite()]
     if not len(others):
         return torch.zeros_like(values)
@@ -323,10 +343,12 @@ def _finite(values: Tensor) -> Tensor:
 def _unit_of_values(
     acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
 ) -> Tensor:
-    """The scale of the acquisition function over the region, since tolerances are absolute.
+    """Return a scale of the acquisition function over the region.
 
-    It is the larger of two estimates. The range of the better half of ``values`` is too small if
-    samples lie close together. The slope across the box is too small at local maxima.
+    The function is divided by this scale, since the optimizer's tolerances are absolute. The scale
+    is the larger of two estimates: the range of the better half of ``values`` (too small if the
+    samples lie close together), and the slope at the ``starts`` times the widths of the box (too
+    small if they are local maxima).
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -341,7 +363,7 @@ def _unit_of_values(
 def _climb(
     acqf: AcquisitionFunction, unit: Tensor, margin: LeastMargin, region: Region, starts: Tensor
 ) -> Tensor:
-    """Ends of searches from certified points, moved back towards these until they are certified.
+    """Return the ends of climbs, each moved back towards its certified start until it is certified.
 
     SLSQP meets constraints only up to a tolerance, and sometimes ends far outside.
     """
@@ -365,7 +387,11 @@ def _maximize(
     starts: Tensor,
     margin: LeastMargin | None = None,
 ) -> Tensor:
-    """Maximisers found by BoTorch from ``starts``, ``b x 1 x d``; the ``margin`` must stay >= 0."""
+    """Return maximisers of ``acqf``, found by BoTorch from ``starts``, both ``b x 1 x d``.
+
+    The function is divided by ``unit``, its scale. If a ``margin`` is given, it must stay at
+    least `clearance`.
+    """
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     functions: list[Function] = [in_widths]
@@ -373,7 +399,7 @@ def _maximize(
         functions.append(lambda X: margin(in_widths.inputs(X)) - clearance(X.dtype))
     is_constrained = bool(functions[1:] or region.linear or region.equal)
     if is_constrained:
-        # The default tolerance of SLSQP, unless single precision cannot resolve it.
+        # This is the default tolerance of SLSQP, or a larger one that single precision can resolve.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
 
     def search(X: Tensor, functions: list[Function]) -> Tensor:
@@ -400,7 +426,7 @@ def _maximize(
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-    """The best certified point of ``X`` (``b x 1 x d``), or else the most promising point."""
+    """Return the same as `best_certified`, for the points ``X``, ``b x 1 x d``."""
     certified = evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
         return X[evaluated(LeastOptimism(margin.constraint), X).argmax()], False
@@ -410,7 +436,7 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
-    """Values ``b`` at ``X`` (``b x 1 x d``), with NaN replaced by minus infinity."""
+    """Return values ``b`` at ``X`` (``b x 1 x d``), with NaN replaced with minus infinity."""
     num_contexts = acqf.num_contexts if isinstance(acqf, LeastMargin) else 1
     size = max(1, _CHUNK // num_contexts)
     values = torch.cat([acqf(chunk) for chunk in X.split(size)])

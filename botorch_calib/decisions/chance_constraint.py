@@ -65,11 +65,13 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 #: The name of the outcome if the model of a constraint is given without a name.
 SOLE = "y"
-# BoTorch accepts points that violate a constraint by up to `_TOLERANCE`. The constraint function is
-# shifted by `_ROOM` standard deviations and scaled, so that such points still have margins >= 0.
+# BoTorch accepts points that violate a constraint by up to `_TOLERANCE`. So the constraint function
+# is the margin, shifted by `_ROOM` standard deviations and scaled, so that the accepted points have
+# margins >= 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-_GREATEST = 1e300  # replaces an infinite quantile
-# Normal scores of non-Gaussian predictions are clamped to this range: smaller tails underflow.
+_GREATEST = 1e300  # replaces an infinite quantile in a row
+# Normal scores of quantiles of non-Gaussian predictions are clamped to plus or minus `_FARTHEST`,
+# since the probabilities of larger scores underflow.
 _FARTHEST = 37.0
 
 
@@ -77,16 +79,18 @@ class ChanceConstraint(DecisionAccount):
     r"""Chance constraint ``P(lower <= y <= upper) >= level`` on an outcome ``y`` with its noise.
 
     A point is *certified* if its margin is at least 0. The margin at ``x`` is the distance from a
-    quantile of the outcome up to the upper limit, or from the lower limit up to a quantile. For a
-    single upper limit and the model's predictive distribution ``F_x``, this quantile is
+    quantile of the outcome, the *deciding quantile*, up to the upper limit, or from the lower limit
+    up to a deciding quantile. For a single upper limit and the model's predictive distribution
+    ``F_x``, the deciding quantile is
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
     where ``f`` is the `leave_one_out_factor` of the training data on the side of the limit. The
-    `width` grows with each violation, and shrinks in rounds without a violation. (If ``z < 1``, the
-    normal score is ``f (z + width - 1)`` instead of ``k z``, so that it grows with the width at any
-    level.) Two limits share the allowed probability of a violation: at each point, the limit that
-    is more likely to be violated gets the larger part. The margin is then the smaller of the two.
+    ``width`` increases with each violation, and decreases in rounds without a violation. (If
+    ``z < 1``, the normal score is ``f (z + width - 1)`` instead of ``k z``, so that it increases in
+    the width at any level.) Two limits share the allowed probability of a violation: at each point,
+    the limit that is more likely to be violated gets the larger part. The margin of the outcome is
+    then the smaller of the margins for both limits.
 
     **Several outcomes** keep all limits jointly with probability ``level``. The limits share
     ``1 - level`` in the same way (Bonferroni): if only one limit is likely to be violated, its
@@ -130,9 +134,11 @@ class ChanceConstraint(DecisionAccount):
             same outcomes violate it, and a continuous model certifies more points.
         lower: Lower limit in units of the outcome, or None.
         level: Probability, in (0, 1), with which all outcomes must be within the limits.
-        width: A constant that replaces ``f width``; 1 uses the model's own quantiles.
+        width: A constant that replaces ``k = f width``; 1 uses the model's own quantiles. The
+            default, None, adapts ``f`` and ``width`` to the data.
         budget: Number of violations allowed beyond the stated share, see `Budget`. If more than a
-            few points are pending at a time, add ``level`` for each. Infinity means no guarantee.
+            few points are pending at a time, add ``level`` for each pending point. Infinity means
+            no guarantee.
         limits: ``{name: (lower, upper)}``, in place of ``upper`` and ``lower``, for named models.
         rows: The `decisions` of an earlier constraint, in the same order, with the outcomes that
             have arrived. With equal models, the new constraint is numerically identical to the
@@ -183,12 +189,13 @@ class ChanceConstraint(DecisionAccount):
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
                 "takes the distribution of the contexts as it is."
             )
-        # Few violations do not justify narrower quantiles if the contexts were mild.
+        # The contexts so far may have been mild. So with contexts, few violations do not make the
+        # quantiles narrower: the excess stays at least 0.
         least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         self._withdrawn: list[Row] = []
-        # The training data that the models had before the first decision.
+        # The training data that the models had before the first decision, as rows.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
         # Caches that are valid while the models are in these states: see `_renew`.
@@ -260,8 +267,9 @@ class ChanceConstraint(DecisionAccount):
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or several models by
-                name. A plain model takes over the calibrator of the model that it replaces. Call
-                `observe` with new data before, so that the quantiles of the old models judge them.
+                name. A model without a calibrator takes over the calibrator of the model that it
+                replaces. Call `observe` with new data before, so that the quantiles of the old
+                models judge the new outcomes.
 
         Raises:
             InputDataError: If the names differ from the present ones.
@@ -286,15 +294,16 @@ class ChanceConstraint(DecisionAccount):
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
         r"""Distance of the deciding quantile from the limit, at least 0 at certified points.
 
-        The margin is differentiable in ``X``. Without ``confidence``, it is at most minus one
-        standard deviation once the budget is spent.
+        The margin is differentiable in ``X``. Once the budget is spent, the margin without a
+        ``confidence`` is at most minus one standard deviation of the outcome.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
             confidence: Confidence, in (0, 1), of a statement about *one point* instead of all
                 rounds: the ``level``-quantile of outcomes at the point is within the limit. The
                 width is then 1.1, and ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)`` replaces
-                ``z sqrt(v_f + v_n)``. The noise has variance ``v_n``, the noise-free value ``v_f``.
+                ``z sqrt(v_f + v_n)``, where ``z = Phi^{-1}(level)``, ``v_n`` is the variance of the
+                noise, and ``v_f`` is the variance of the noise-free value.
 
         Returns:
             Margins of shape ``b``, in units of the outcome. For several outcomes, the smallest
@@ -303,13 +312,13 @@ class ChanceConstraint(DecisionAccount):
         return self._least(self.margins(X, confidence))
 
     def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
-        """The `margin` of each outcome, ``b``, in units of that outcome."""
+        """The `margin` of each outcome, ``b``, in its units and in the order of the limits."""
         return self.stated_margins(X, confidence)[1]
 
     def stated_margins(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """Return the prediction of each outcome at `inputs`, and the `margins` based on it."""
+        """Return the predicted outcomes at `inputs` by name, and the `margins` based on them."""
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
@@ -324,10 +333,12 @@ class ChanceConstraint(DecisionAccount):
         return stated, [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
-        """Optimistic margins ``b`` at ``b x 1 x d``, to rank points if none is certified.
+        """Return optimistic margins ``b`` at ``b x 1 x d``, to rank points if none is certified.
 
-        It is the margin if the noise-free value were one standard deviation better than expected,
-        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``. Several limits share ``1 - level`` equally here.
+        An optimistic margin is the margin if the noise-free value were known to be one standard
+        deviation better than expected: for an upper limit,
+        ``upper - mean - z sqrt(v_n) + sqrt(v_f)`` (notation as in `margin`). Several limits share
+        ``1 - level`` equally here. Margins of several outcomes are combined as in `margin`.
         """
         self.check_points("X", X)
         stated = {name: spread_of(each) for name, each in self._outcomes(X).items()}
@@ -338,11 +349,15 @@ class ChanceConstraint(DecisionAccount):
         return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Return the models' inputs: points ``b x 1 x d``, or their pairs with ``M`` contexts."""
+        """Return the points ``b x 1 x d`` or, with contexts, all pairs ``b x M x 1 x d``."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
     def in_contexts(self, values: Tensor, name: str) -> Tensor:
-        """Return values ``b`` unchanged, or the worst-case (smallest) expectations of ``b x M``."""
+        """Return ``values`` unchanged or, with contexts, their worst-case expectations.
+
+        The result is ``b``. With ``M`` contexts, ``values`` is ``b x M``, and expectations are the
+        smallest over the ambiguity set. ``name`` is the name of the outcome.
+        """
         if self._contexts is None:
             return values
         return self._contexts.expectation(values, observed_process(self.models[name]))
@@ -354,7 +369,7 @@ class ChanceConstraint(DecisionAccount):
     def _stated(
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
-        """Return predictions of the outcomes, and the deciding quantile ``b`` for each limit."""
+        """Return the predicted outcomes, and the deciding quantile ``b`` for each limit."""
         self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
@@ -367,7 +382,7 @@ class ChanceConstraint(DecisionAccount):
         return outcomes, ends
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
-        """For each limit of one outcome, normal scores ``b`` of the probabilities to keep it."""
+        """Normal scores ``b`` of the probability that each limit of one outcome is kept."""
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
@@ -384,7 +399,7 @@ class ChanceConstraint(DecisionAccount):
     def _quantile(
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
-        """The deciding quantile ``b`` for one limit, at the level with the normal score ``z``."""
+        """The deciding quantile ``b`` for one limit, whose level has the normal score ``z``."""
         factor, k = self._factors(side, of_one_point=confidence is not None)
         z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
@@ -401,7 +416,7 @@ class ChanceConstraint(DecisionAccount):
             return end
 
         def at_most(t: Tensor) -> Tensor:
-            """Normal scores of ``P(sign * y <= t)`` under the widened distribution."""
+            """Normal scores of ``P(side.sign * y <= t)`` under the widened distribution."""
             values = side.sign * (t - more)
             score = side.sign * at_points(outcome.score(values[..., None, None]))
             return widening.narrowed(score / factor, z, k)
@@ -410,21 +425,21 @@ class ChanceConstraint(DecisionAccount):
         return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
 
     def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
-        """For each outcome, the smallest signed distance ``b`` from its quantiles to the limits."""
+        """Return the margin ``b`` of each outcome from its deciding quantiles, the ``ends``."""
         margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
         for side, end in zip(self._sides, ends, strict=True):
             margins[side.name].append(side.sign * (side.limit - end))
         return [torch.stack(own).amin(dim=0) for own in margins.values()]
 
     def _least(self, values: Sequence[Tensor]) -> Tensor:
-        """The only margin, or the smallest of several in standard deviations of the outcomes."""
+        """Return the only margin, or the smallest of margins divided by typical deviations."""
         if len(values) == 1:
             return values[0]
         pairs = zip(values, self.typical_deviations(), strict=True)
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
     def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
-        """The leave-one-out factor for a limit, cached until a model changes, and the width."""
+        """Return the leave-one-out factor, cached, and the width; or a constant width and 1."""
         if self.width is not None:
             return self.width, 1.0
         key, kept = (side.name, side.sign), self._factor  # another thread may replace `_factor`
@@ -434,7 +449,7 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def _equal_score(self) -> float:
-        """Normal score of each limit's level, if all limits shared ``1 - level`` equally."""
+        """The normal score that the level of each limit has if all share ``1 - level`` equally."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
     def _renew(self) -> None:
@@ -445,9 +460,10 @@ class ChanceConstraint(DecisionAccount):
             self._states, self._factor, self._deviations = states, {}, []
 
     def check_points(self, name: str, X: Tensor) -> None:
-        """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
+        """Raise unless points have the number of columns and the precision of the models' inputs.
 
-        The task column of a multi-task model may be omitted. Errors call the argument ``name``.
+        Points are ``... x d``, without contexts. The task column of a multi-task model may be
+        omitted. Errors call the argument ``name``.
         """
         for model in self.models.values():
             of_model = X
@@ -456,7 +472,7 @@ class ChanceConstraint(DecisionAccount):
             check_fits(model, of_model, name)
 
     def _check_points_of_rows(self) -> None:
-        """Raise unless the points of the rows have the width of the models' inputs."""
+        """Raise unless the points of all rows have the number of columns of the models' inputs."""
         if (inputs := raw_train_inputs(observed_process(self.model))) is None:
             return
         lengths = [len(row["point"]) for row in self._rows]
@@ -471,7 +487,7 @@ class ChanceConstraint(DecisionAccount):
                 ) from error
 
     def _whole(self, points: Iterable[list[float]]) -> list[list[float]]:
-        """Return decisions with the column of the output task, which callers may omit."""
+        """Return points with the column of the output task, if any, which callers may omit."""
         observed = observed_process(self.model)
         if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
             return [*points]
@@ -480,10 +496,11 @@ class ChanceConstraint(DecisionAccount):
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
-        """Return ``b`` flags: whether each point would be certified if it were the next decision.
+        """Return, for each point, whether it would be certified if it were the next decision.
 
-        The points ``X`` are ``b x 1 x d``. For several points at a time, call `decide`, which
-        counts the earlier points as pending.
+        The points ``X`` are ``b x 1 x d``, and the result is a tensor of ``b`` booleans. Nothing is
+        recorded. To decide about several points, call `decide`, which counts the points before each
+        point as pending.
         """
         return self.margin(X) >= 0.0
 
@@ -493,17 +510,19 @@ class ChanceConstraint(DecisionAccount):
         return 1 if self._contexts is None else self._contexts.centre.num_points
 
     def known_decisions(self) -> list[Tensor]:
-        """Training inputs ``n x d`` of all models, untransformed and without contexts."""
+        """Training inputs ``n x d`` of each model that has any, untransformed, without contexts."""
         known = [raw_train_inputs(observed_process(model)) for model in self.models.values()]
-        # The members of an ensemble share the inputs.
+        # The members of an ensemble share the inputs, so take those of the first member.
         shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
         return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
 
     @torch.no_grad()
     def typical_deviations(self) -> list[Tensor]:
-        """Predicted standard deviation of each outcome, averaged over the training inputs.
+        """Return the standard deviation of each outcome, averaged over the training inputs.
 
-        It is 1 without training inputs. Margins of different outcomes are compared in these units.
+        This is the predicted deviation of an outcome with its noise, in the order of the limits,
+        or 1 for a model without training inputs. To compare margins of different outcomes, each is
+        divided by the outcome's typical deviation.
         """
         self._renew()
         if not self._deviations:
@@ -518,21 +537,26 @@ class ChanceConstraint(DecisionAccount):
         return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
-        """Typical standard deviation of an outcome in units of `margin`; 1 for several outcomes."""
+        """Return the typical standard deviation of an outcome, in the units of `margin`.
+
+        It is 1 for several outcomes, since `margin` divides by their standard deviations.
+        """
         deviations = self.typical_deviations()
         return deviations[0] if len(deviations) == 1 else torch.ones_like(deviations[0])
 
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
-        """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
+        """Return an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
 
         ``optimize_acqf`` then needs certified ``batch_initial_conditions``, and ``options`` such as
         ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may violate a
-        constraint by 1e-6, while BoTorch raises an error if the violation exceeds 1e-8. The
-        function returned here is ``0.01 (margin / deviation - 1e-6)``, so a point that violates it
-        by 1e-8 is still certified. `optimize_chance_constrained` needs none of these settings.
+        constraint by 1e-6, while BoTorch raises an error if the violation exceeds 1e-8. In double
+        precision, the function returned here is ``0.01 (margin / deviation - 1e-6)``, where
+        ``deviation`` is the `typical_deviation`. So a point at which the function is at least -1e-8
+        is certified. `optimize_chance_constrained` needs none of these settings.
 
         Returns:
-            A function of a point ``d``, and True, which marks a constraint on single points.
+            A function of a point of shape ``d``, whose value is at least 0 only at certified
+            points, and True, which marks a constraint on single points.
         """
         unit = self.typical_deviation()
 
@@ -543,8 +567,9 @@ class ChanceConstraint(DecisionAccount):
         return clear, True
 
     def last_safe(self) -> Tensor | None:
-        """The latest point ``1 x d`` with outcomes within all limits, a fallback after a violation.
+        """Return the latest point, ``1 x d``, with outcomes within all limits, or None.
 
+        Such a point is a fallback after a violation. The result has no columns of contexts.
         Decisions, certified or not, are searched before the initial training data. The result is
         None if no measurement was within the present limits. The next measurement at this point may
         violate a limit: `recommend` finds a point that keeps the limits with high probability.
@@ -566,9 +591,10 @@ class ChanceConstraint(DecisionAccount):
     def decide(self, X: Tensor) -> list[Row]:
         """Decide about points ``n x d`` with the present quantiles, and record the decisions.
 
-        Call it before the points are evaluated if other decisions follow before the outcomes
-        arrive, as in batches or with several workers, or if a point is measured again and the
-        outcome may equal an earlier one. In a sequential loop `observe` records the decision.
+        Call `decide` before the points are evaluated if other decisions follow before the outcomes
+        arrive, as in batches or with several workers. Call it also if a point is measured again and
+        the outcome may equal an earlier outcome at the point. In a sequential loop `decide` is not
+        needed, since `observe` records the decision.
 
         Returns:
             A row for each point, which may be stored as JSON: see `decisions`. Pending points use
@@ -598,22 +624,24 @@ class ChanceConstraint(DecisionAccount):
         """Record outcomes and update the models.
 
         An outcome is judged by the decision that `decide` recorded for its point, even if the point
-        has been rounded since (to single precision or six digits). If there is no such decision, it
-        is made now. If there are several decisions about a point, outcomes are assigned in the
-        order of the decisions. Each outcome counts once: if all data are passed again, only new
+        has been rounded since (to single precision or six digits). If there is no such decision, a
+        decision is made now. If there are several decisions about a point, outcomes are assigned in
+        the order of the decisions. Each outcome counts once: if all data are passed again, only new
         outcomes are recorded. Calibrators learn from all outcomes that models were not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, including the observed contexts.
-            Y: Outcomes ``n x m``, in the order of the limits; NaN for pending outcomes.
+            Y: Outcomes ``n x m``, one column for each outcome in the order of the limits; NaN for
+                pending outcomes.
             Yvar: Noise variances ``n x m``, for models with given noise (default: the mean of the
-                training noise). They are used to condition models, not to judge outcomes.
+                training noise). Variances are used to condition models, not to judge outcomes.
             condition: Whether to condition the models on the outcomes.
             beyond: Flags ``n x m``: 1 if an outcome is known only to be above ``Y``, -1 if it is
                 below, else 0 (default); True means 1. For example, a run that exhausted 24 GB of
                 memory has ``Y = 24`` and the flag 1. It violates any upper limit of 24 or less.
                 Under a higher limit a certified point counts as a possible violation from then on,
-                since the outcome remains unknown. Models learn `stand_ins`; refit to these as well.
+                since the outcome remains unknown. Models learn a value beyond the bound, computed
+                by `stand_ins`; refit models to such values as well.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed, if a model was
@@ -660,7 +688,7 @@ class ChanceConstraint(DecisionAccount):
                 "an equal outcome, call `decide` before each measurement."
             )
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
-        # This may raise, so it comes before any change of state.
+        # `_taught` may raise, so it is called before the constraint changes.
         new = torch.where(is_taught, Y, torch.nan)
         models = self._taught(X, new, Yvar, condition, None if beyond is None else sides)
         self._restore({id(rows[match.row]) for match in found if match.row is not None})
@@ -679,8 +707,9 @@ class ChanceConstraint(DecisionAccount):
     def withdraw(self, X: Tensor) -> None:
         """Withdraw decisions about points ``n x d`` that will never be run.
 
-        Pending decisions count as violations until they are withdrawn. The bound then holds for the
-        rest. Never withdraw a point that was run, even if it failed: that voids the bound.
+        Pending decisions count as violations until they are withdrawn. The bound on violations then
+        holds for the remaining decisions. Never withdraw a point that was run, even if it failed:
+        that voids the bound.
 
         Each row of ``X`` withdraws the latest pending decision about its point. Rounded points are
         matched as in `observe`. If an outcome arrives, its decision counts again, with a warning.
@@ -709,7 +738,7 @@ class ChanceConstraint(DecisionAccount):
         self._accounts.clear()
 
     def _match_withdrawn(self, found: list[Match], points: Sequence[list[float]], num: int) -> None:
-        """Match outcomes that have no row yet with withdrawn decisions, numbered from ``num``."""
+        """Match outcomes without a row in ``found`` with withdrawn rows, numbered from ``num``."""
         own, _ = self._decided_points(self._withdrawn, points)
         free = {*range(len(self._withdrawn))}
         for i, (match, point) in enumerate(zip(found, points, strict=True)):
@@ -720,7 +749,7 @@ class ChanceConstraint(DecisionAccount):
                 found[i] = match._replace(row=num + row)
 
     def _restore(self, told: set[int]) -> None:
-        """Restore withdrawn decisions whose outcomes have arrived; ``told`` holds row ids."""
+        """Restore withdrawn decisions whose outcomes have arrived; ``told`` holds their row ids."""
         run = [row for row in self._withdrawn if id(row) in told]
         if not run:
             return
@@ -734,7 +763,7 @@ class ChanceConstraint(DecisionAccount):
     def _decided_points(
         self, rows: list[Row], given: Sequence[list[float]]
     ) -> tuple[DecidedPoints, list[list[float]]]:
-        """Return the points of rows, and ``given`` points, prepared for matching."""
+        """Return the points of ``rows``, and the ``given`` points, prepared for matching."""
         points = self._whole([*(row["point"] for row in rows), *given])
         known = [inputs.tolist() for inputs in self.known_decisions()]
         data = [x for x in sum(known, []) or points if len(x) == len(points[-1])]
@@ -745,9 +774,10 @@ class ChanceConstraint(DecisionAccount):
     def _data_of_no_row(
         self, rows: list[Row], points: Sequence[list[float]], is_out_counted: bool = False
     ) -> dict[str, KnownData]:
-        """Return, for each outcome, its model's training data that belong to no row.
+        """Return, for each outcome, its model's training data that belong to none of the ``rows``.
 
-        With ``is_out_counted``, the last observation at a pending decision's point is its outcome.
+        ``points`` are the points of the rows. With ``is_out_counted``, the last observation at the
+        point of a pending decision is taken to be the outcome of this decision.
         """
         data = {}
         for name, model in self.models.items():
@@ -764,7 +794,7 @@ class ChanceConstraint(DecisionAccount):
         return data
 
     def _rows_before_decisions(self) -> list[Row]:
-        """The training data that precede the first decision, as rows."""
+        """Return the training data from before the first decision, as rows without decisions."""
         by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
         points = self._whole(row["point"] for row in self._rows)
         for name, data in self._data_of_no_row(self._rows, points, is_out_counted=True).items():
@@ -776,7 +806,7 @@ class ChanceConstraint(DecisionAccount):
         return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-        """Raise unless ``Y`` and ``Yvar`` are ``n x m``, with at least one outcome per row."""
+        """Raise unless ``Y`` and ``Yvar`` are ``n x m``, with one or more outcomes in each row."""
         shape = len(X), len(self.limits)
         for name, values in {"Y": Y, "Yvar": Yvar}.items():
             if values is not None and check_tensor(name, values).shape != shape:
@@ -789,7 +819,7 @@ class ChanceConstraint(DecisionAccount):
             raise InputDataError("`Y` must hold finite outcomes, at least one in each row.")
 
     def _decided(self, X: Tensor) -> list[Row]:
-        """Decide about points ``n x d``; returns the rows without recording them."""
+        """Decide about points ``n x d``, and return the rows without recording them."""
         if not len(X):
             return []
         _, ends = self._stated(X.unsqueeze(-2))
@@ -811,7 +841,7 @@ class ChanceConstraint(DecisionAccount):
         return decided
 
     def _record(self, decided: list[Row], models: Collection[Model]) -> None:
-        """Record decisions of models, also in the registry in which new constraints look."""
+        """Record decisions of ``models``, and register them, so that `have_decided` finds them."""
         self._rows.extend(decided)
         self._accounts.clear()
         leave_traces(_parts_of(models), self._statement, [row["point"] for row in decided])
@@ -819,7 +849,11 @@ class ChanceConstraint(DecisionAccount):
     def _taught(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor | None
     ) -> dict[str, Any]:
-        """Update the calibrators with observations, and return the (conditioned) models."""
+        """Update the calibrators with observations, and return the models by outcome name.
+
+        With ``condition``, the models are conditioned. NaN in ``Y`` is skipped. ``sides`` is 1 if
+        an outcome is above ``Y``, -1 if it is below, and 0 if it equals ``Y``.
+        """
         taught, lessons = dict(self.models), []
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
@@ -854,7 +888,9 @@ def _check_undecided(
 ) -> None:
     """Raise if a decision about a point would be too late, as its outcomes may be known already.
 
-    Models were fitted to the ``learned`` outcomes. Rows at the point may hold only a bound.
+    ``learned`` names the outcomes to which models were fitted. A bound in one of the ``rows`` about
+    the point may belong to one of the ``outcomes``, which are pairs of a value and 0 or, for a
+    bound, 1 or -1. Errors call the point ``subject``.
     """
     for row in rows:
         for name, side in row.get("beyond", {}).items():
@@ -876,26 +912,29 @@ def _check_undecided(
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
-    """A model's prediction of outcomes at ``b x 1 x d``, regardless of pending points."""
+    """Return predicted outcomes, with noise, at ``b x 1 x d``, regardless of pending points."""
     subject = "A quantile of an outcome"
     return predict(model, X, observed=True, objective=False, sole_values=subject)
 
 
 def at_points(values: Tensor) -> Tensor:
-    """Reshape values ``... x 1 x 1`` of a prediction at single points to ``...``."""
+    """Return the values of a prediction at single points, ``... x 1 x 1``, in shape ``...``."""
     return values.squeeze(-1).squeeze(-1)
 
 
 def spread_of(stated: CalibratedPosterior) -> Spread:
-    """Center and deviations of outcomes, ``b``, in the precision of the points."""
+    """Return the center and deviations (see `Spread`) of the outcomes predicted by ``stated``.
+
+    At ``b`` single points, each of them has shape ``b``, in the dtype of ``stated``.
+    """
     return Spread(*(at_points(values).to(stated.dtype) for values in stated.spread()))
 
 
 def clearance(dtype: torch.dtype) -> float:
-    """The smallest margin, in standard deviations, that a search accepts as certified.
+    """Return the smallest margin that a search accepts as certified, in standard deviations.
 
-    A posterior changes in the last digits when it is evaluated with other points, so a margin this
-    close to 0 might be negative in the next call.
+    A posterior changes in the last digits of ``dtype`` when it is evaluated together with other
+    points, so a smaller margin might be negative in the next call.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
 
@@ -921,7 +960,7 @@ def _by_name(
 
 
 def _parts_of(models: Collection[Model]) -> set[Any]:
-    """Models, processes and calibrators that another constraint might reuse."""
+    """Return the models, their processes and calibrators: another constraint may reuse them."""
     return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 
@@ -930,7 +969,7 @@ def _calibrator_of(model: Model) -> Calibrator | None:
 
 
 def _checked_model(given: object) -> Any:
-    """Return the model, or the only model of a list; raise if it does not predict one outcome."""
+    """Return the model, or the only model of a list; raise if a constraint cannot use it."""
     model = sole_member(check_model(given))
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(

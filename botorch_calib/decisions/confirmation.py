@@ -1,4 +1,4 @@
-r"""`ConfirmationTest`: a sequential test of how often one point keeps the limits."""
+r"""`ConfirmationTest`: a sequential test that one point keeps its limits often enough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit
 from botorch_calib.decisions.budget import check_level
 
-# The first bet is a violation rate of 0, the second bet this share of the allowed rate.
+# The test bets on a violation rate of 0 and, second, on this share of the allowed rate.
 _ALTERNATIVE = 0.25
 # Rounding error of the log wealth. Half of it is the least weight of the second bet: with a weight
 # of 0, the wealth would stay 0 after a single violation.
@@ -30,23 +30,25 @@ class ConfirmationTest:
 
         ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
 
-    with ``p = 0`` and ``p = alpha / 4``. The weight of ``p = 0`` is at least 1/2, and large enough
-    that the other bet never delays a confirmation if there are no violations. Once ``W`` reaches
-    ``1 / (1 - confidence)``, it is *confirmed* that the probability is less than ``alpha``. With a
-    level of 0.9 and confidence 0.95 this takes 29 measurements without a violation, 84 with one.
+    The product is over the measurements. The sum is over two bets, the violation rates ``p = 0``
+    and ``p = alpha / 4``, with weights ``w_p`` that add up to 1. The weight of ``p = 0`` is at
+    least 1/2, and large enough that the other bet never delays a confirmation if there are no
+    violations. Once ``W`` reaches ``1 / (1 - confidence)``, it is *confirmed* that the probability
+    of a violation is less than ``alpha``. With a level of 0.9 and a confidence of 0.95 this takes
+    29 measurements without a violation, or 84 measurements including one violation.
 
-    **Proof.** Since ``p < alpha``, the factor is smaller for ``L = 1`` than for ``L = 0``, and its
-    mean is 1 if ``P(L = 1) = alpha``. So if each measurement violates a limit with probability at
-    least ``alpha`` given the earlier measurements, ``W`` is a nonnegative supermartingale that
-    starts at 1. The probability that it ever reaches ``1 / delta`` is at most ``delta``, for
-    ``delta = 1 - confidence`` (Ville's inequality). So the result may be read after each
-    measurement, and the test may stop at any time. Measurements may be dependent. The point may be
-    chosen in any way, but before the measurements.
+    **Proof.** Since ``p < alpha``, the factor of a measurement is smaller for ``L = 1`` than for
+    ``L = 0``, and the mean of the factor is 1 if ``P(L = 1) = alpha``. So if each measurement
+    violates a limit with probability at least ``alpha`` given the earlier measurements, ``W`` is a
+    nonnegative supermartingale that starts at 1. By Ville's inequality, ``W`` ever reaches
+    ``1 / delta`` with probability at most ``delta``, here ``1 - confidence``. So the result may be
+    read after each measurement, and the test may stop at any time. Measurements may be
+    dependent. The point may be chosen in any way, but before the measurements.
 
     Args:
-        level: Probability with which a measurement must keep the limits.
-        confidence: Confidence of the test, in (0, 1): a point that violates the limits more often
-            is confirmed with probability at most ``1 - confidence``.
+        level: Probability, in (0, 1), with which a measurement must keep the limits.
+        confidence: Confidence of the test, in (0, 1). A point that keeps the limits with
+            probability ``level`` or less is confirmed with probability at most ``1 - confidence``.
 
     Example:
         >>> test = ConfirmationTest(level=0.9, confidence=0.95)
@@ -60,17 +62,26 @@ class ConfirmationTest:
         self.confidence = check_open_unit("confidence", confidence)
         self.num_clean = self.num_violations = 0
         self.confirmed = False
-        #: The largest level proved so far, 0 at first.
+        #: The largest level that the measurements so far prove with `confidence`, 0 at first.
         self.proved_level = 0.0
         num = max(1, math.ceil(math.log1p(-confidence) / math.log(level) - 1e-9))
-        # Log wealth of the second bet relative to the first bet, without violations
+        # The first bet alone needs ``num`` measurements without a violation. Its weight must be so
+        # large that both bets together need no more. Relative to the first bet, ``rarely`` is the
+        # log wealth of the second bet, and ``needed`` is the log wealth that confirms the point.
         rarely = num * math.log1p(-_ALTERNATIVE * (1.0 - level))
         needed = num * math.log(level) - math.log1p(-confidence)
         weight = (math.exp(needed) - math.exp(rarely)) / -math.expm1(rarely)
         self._weight = min(max(weight, 0.5), 1.0 - 0.5 * _ROUNDING)
 
     def observe(self, violated: bool | Tensor | Iterable[bool]) -> bool:
-        """Record further measurements; returns whether the point is confirmed."""
+        """Record further measurements, and return whether the point is confirmed by now.
+
+        Args:
+            violated: For each measurement, whether it violated a limit.
+
+        Raises:
+            InputDataError: If ``violated`` has other elements than True and False (or 1 and 0).
+        """
         for one in _flags(violated):
             self.num_violations += bool(one)
             self.num_clean += not one
@@ -87,7 +98,7 @@ class ConfirmationTest:
 
     @property
     def wealth(self) -> float:
-        """The present wealth ``W``, at most ``e^700``."""
+        """The present wealth ``W`` (see the class), reported as ``e^700`` if it is larger."""
         return math.exp(min(self._log_wealth(self.level, self.num_clean), 700.0))
 
     @property
@@ -98,9 +109,9 @@ class ConfirmationTest:
         return bisect_left(range(2**62), True, key=lambda more: self._proves(self.level, more))
 
     def _proves(self, level: float, more: int = 0) -> bool:
-        """Whether ``level`` is proved after ``more`` measurements without a violation.
+        """Return whether ``level`` is proved after ``more`` measurements without a violation.
 
-        The wealth decreases with the level. So ``confidence`` holds for all levels simultaneously.
+        The wealth decreases in the level. So ``confidence`` holds for all levels simultaneously.
         """
         needed = -math.log1p(-self.confidence) - _ROUNDING
         return self._log_wealth(level, self.num_clean + more) >= needed
@@ -124,7 +135,7 @@ class ConfirmationTest:
 
 
 def _flags(violated: bool | Tensor | Iterable[bool]) -> list[float]:
-    """Convert flags to a list of numbers, 0 or 1 each."""
+    """Return flags as a list of numbers, 0 or 1; raise if any is neither True nor False."""
     if isinstance(violated, Iterable) and not isinstance(violated, Tensor | np.ndarray):
         violated = [*violated]
     try:

@@ -17,15 +17,15 @@ from botorch_calib.models.known_data import MOST_OF_RANGE, SIX_DIGITS, KnownData
 
 # Relative errors of arithmetic and of single precision.
 _ARITHMETIC, _SINGLE = 1e-9, 1.2e-7
-# The absolute rounding error of six decimals near 0, in units of the data's range.
+# The absolute rounding error of numbers near 0 with six decimals, in units of the data's range.
 _LEAST = 1e-6
 
 
 def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest rounding errors, ``n x d``, between a point ``d`` and equal points of a table.
+    """Return the largest differences of a point ``d`` from rows ``n x d`` that count as rounding.
 
-    The first result allows for arithmetic only, the second for single precision or six digits.
-    ``spread`` is the range ``d`` of the data.
+    Both results are ``n x d``. The first allows for errors of arithmetic only, the second for
+    single precision or six digits. ``spread`` is the range of each column of the data, ``d``.
     """
     size = torch.maximum(table.abs(), point.abs())
     digits = torch.where(spread > 0.0, MOST_OF_RANGE * spread, torch.inf).minimum(SIX_DIGITS * size)
@@ -34,9 +34,10 @@ def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Te
 
 
 class DecidedPoints:
-    """The points of rows, to be matched with points that are passed again.
+    """The points of decisions, to be matched with points that are passed again.
 
-    ``spread`` is the range ``d`` of the data. Points of a different width match nothing.
+    ``spread`` is the range of each column of the data, ``d``. Points that do not have ``d``
+    elements match nothing.
     """
 
     def __init__(self, points: Sequence[list[float]], spread: Tensor) -> None:
@@ -46,9 +47,11 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Indices of points that equal ``point`` exactly, up to arithmetic, and to six digits.
+        """Return three groups of indices of the decided points that are equal to ``point``.
 
-        Each of the three groups contains the groups before it.
+        The points are equal exactly in the first group, up to errors of arithmetic in the second
+        group, and up to single precision or six digits in the third. Each group contains the
+        groups before it.
         """
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
@@ -58,9 +61,11 @@ class DecidedPoints:
     def chosen(
         self, name: str, point: list[float], groups: Sequence[Sequence[int]], last: bool = False
     ) -> int | None:
-        """The first (or ``last``) index in the most precise nonempty group; None without any.
+        """Return the first (or ``last``) index in the most precise group that is not empty.
 
-        If several different points agree with the digits of ``point``, an error calls it ``name``.
+        The ``groups`` are in the form that `near` returns. The result is None if all are empty. If
+        different decided points agree with the digits of ``point``, an error, which calls
+        ``point`` ``name``, is raised.
         """
         for precision, group in enumerate(groups):
             for other in group if precision > 1 else []:
@@ -77,11 +82,11 @@ class DecidedPoints:
 
 
 class Match(NamedTuple):
-    """The row that the outcomes of a point belong to."""
+    """The row of a decision to which the outcomes of a point belong."""
 
     near: list[int]  # indices of all rows about the point
     new: set[str]  # names of the outcomes that were not recorded before
-    row: int | None = None  # index of the row; None for a new decision
+    row: int | None = None  # index of the row; None if the point needs a new decision
 
 
 def matches(
@@ -96,14 +101,16 @@ def matches(
 
     An outcome belongs to the first decision about its point that has no outcome yet. If there is no
     such decision, but a row about the point has an equal outcome (to six digits), the outcome was
-    recorded before. Unless many outcomes are equal, this is no evidence if other points have the
-    same value too, as for rounded outcomes. If an outcome was recorded before, all data are assumed
-    to be passed again, and equal outcomes are matched before decisions without an outcome.
+    recorded before. An equal outcome is no evidence of this if rows about other points have the
+    same value too, as with rounded outcomes, unless many of the outcomes have equal ones. If an
+    outcome was recorded before, all data are assumed to be passed again, and outcomes are matched
+    with equal outcomes before they are matched with decisions without an outcome.
 
     An outcome in ``came`` is a pair of a value and 1 if the outcome is above the value, -1 if it is
     below, and 0 if it equals the value. The first ``num_first`` of the ``rows`` hold data from
-    before the first decision, in which a stand-in beyond a bound may replace the bound. The rows
-    are about the points ``decided``, and ``data`` holds the models' training data by outcome.
+    before the first decision, in which a training value beyond a bound (a stand-in) may replace the
+    bound. The points of the rows are ``decided``, and ``data`` holds the models' training data by
+    outcome. The result has a `Match` for each of the ``points``.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
@@ -115,7 +122,7 @@ def matches(
         rounding[name][:num_first] = data[name].rounding
 
     def same(j: int, name: str, i: int) -> bool:
-        """Whether row ``j`` may hold the outcome of point ``i``, rounded or as a stand-in."""
+        """Whether row ``j`` may hold outcome ``name`` of point ``i``, rounded or as a stand-in."""
         own, (y, side) = outcomes[j].get(name), came[i][name]
         if own is None:
             return False
@@ -163,7 +170,8 @@ def matches(
 
     may_be_known = [any(has(j, i, set()) for j in near[i][-1]) for i in order]
     telling = [may_be_known[i] and is_telling(i) for i in order]
-    # First assume that every outcome is new. Outcomes that may be recorded already go last.
+    # First assume that all outcomes are new, and assign those last that may be recorded already. If
+    # an outcome is recognised even so, or if many have no decision left, all data came again.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
     is_again = not all(match.new for match in trial)
     num = sum(trial[i].row is None for i in order if may_be_known[i])

@@ -27,7 +27,8 @@ from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints
 
-# Number of competing points that the statements account for, and number of draws at each point.
+# The largest number of competing points for which the statements are corrected, and the number of
+# posterior draws at each point.
 _RIVALS, _DRAWS = 500, 2000
 
 
@@ -39,9 +40,11 @@ class Recommendation(NamedTuple):
         certified: Whether the quantile of each constrained outcome is within its limits at the
             candidate, with the given confidence.
         value: Mean of the objective at the candidate.
-        lower: Lower end of the interval that contains the objective with the given confidence.
+        lower: Lower end of the interval that contains the objective at the candidate with the given
+            confidence.
         upper: Upper end of this interval.
-        better: Probability that the candidate is better than the baseline; None without a baseline.
+        better: Probability that the candidate is better than the baseline, corrected for the
+            selection of the candidate; None without a baseline.
         note: A text, empty unless the limits exclude a point with a better mean. It then names
             the outcome whose limits exclude this point, and suggests what to do.
     """
@@ -77,12 +80,13 @@ def recommend(
 
     The predicted value of the best of many points is biased towards better values. So the
     statements about the objective hold simultaneously for all points from which the candidate was
-    selected (or for the 500 points with the best means). Let ``f`` be posterior draws at these
-    points, with means ``m`` and standard deviations ``s``. The interval is ``m +- c s``, where
-    ``c`` is the quantile of ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``,
-    ``m`` and ``s`` describe differences from the baseline, and the probability is the share of
-    draws in which ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements
-    depend on the models: check these with `noise_diagnosis`, the point with a `ConfirmationTest`.
+    selected (or for the 500 points with the best means). Let ``f_i`` be posterior draws at point
+    ``i`` of these points, with mean ``m_i`` and standard deviation ``s_i``. At the candidate, the
+    interval is ``m +- c s``, where ``c`` is the quantile, at ``confidence``, of
+    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f_i``, ``m_i`` and ``s_i``
+    describe improvements on the baseline, and the probability is the share of draws in which
+    ``max_i (m_i - f_i) / s_i`` is below the candidate's ``m / s``. All statements depend on the
+    models: check the models with `noise_diagnosis`, and the point with a `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, without contexts among the inputs.
@@ -92,7 +96,7 @@ def recommend(
         confidence: Confidence of each statement, in (0, 1).
         baseline: A point ``1 x d`` to compare with, such as the present setting.
         maximize: Whether larger values of the objective are better.
-        raw_samples: Number of points sampled for the search.
+        raw_samples: Number of points sampled at the start of the search.
         fixed_features_list: As in `optimize_chance_constrained`.
         inequality_constraints: Linear constraints, as in `optimize_chance_constrained`.
         equality_constraints: Linear equality constraints, as in `optimize_chance_constrained`.
@@ -137,7 +141,7 @@ def recommend(
 def _in_the_way(
     acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place, best: float
 ) -> str:
-    """A text on the limits that exclude a mean better than ``best``; empty if none do."""
+    """A text on the limits that exclude a value of ``acqf`` above ``best``; empty if none do."""
     constraint = margin.constraint
     if constraint is None:
         return ""
@@ -182,7 +186,7 @@ def _check_arguments(
 
 
 def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place) -> Tensor:
-    """Certified points ``n x d`` with the best means: of choices, or samples and training data."""
+    """Up to 500 certified points ``n x d`` with the best means: choices, or samples and data."""
     bounds = place.bounds
     if bounds is None:
         assert place.choices is not None
@@ -209,7 +213,11 @@ def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place
 def _stated(
     objective: Model, X: Tensor, baseline: Tensor | None, confidence: float, sign: float
 ) -> tuple[float, float, float, float | None]:
-    """Value, interval and ``better`` at ``X[0]``, corrected for its selection among ``X``."""
+    """Return the value, both ends of its interval, and ``better`` of the candidate ``X[0]``.
+
+    The statements are corrected for the selection of the candidate among ``X``. ``sign`` is 1 if
+    larger values of the objective are better, else -1.
+    """
     X = X if baseline is None else torch.cat([X, baseline])
     posterior = objective.posterior(X)
     # The draws are divided among the members of a fully Bayesian model.

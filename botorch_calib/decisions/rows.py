@@ -1,6 +1,6 @@
 """Decisions as plain rows, which JSON can store, and `DecisionAccount`, which counts violations.
 
-A row is one decision about one point, with all outcomes. It is self-contained:
+A row is one decision about one point, with its outcomes. It is self-contained:
 
     {"point": [0.2, 0.7], "level": 0.9, "certified": True, "limits": {"cost": [None, 3.0]},
      "quantiles": {"cost": [None, 2.71]}, "outcomes": {"cost": None}}
@@ -52,13 +52,13 @@ R = TypeVar("R")
 Row = dict[str, Any]
 #: Lower and upper limit of each outcome, by name; None for no limit.
 Limits = Mapping[str, Sequence[float | None]]
-#: The entries of a row. Clients may add others.
+#: The entries that each row must have. Clients may add others, which constraints ignore.
 KEYS = ("point", "level", "certified", "limits", "quantiles", "outcomes")
 SIGNS = (-1.0, 1.0)  # signs of a lower and an upper limit
 
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
-    """Return a row's entry in the account: certified, and outside of the limits or quantiles."""
+    """Return a row's entry in the account: whether it is certified, a violation and a miss."""
     came = row["outcomes"], row.get("beyond", {})
     violated, missed = (is_outside(row[key], *came) for key in ("limits", "quantiles"))
     # After rounding, a stored quantile may lie beyond the limit, but a violation is always a miss.
@@ -68,9 +68,10 @@ def decision_of(row: Mapping[str, Any]) -> Decision:
 def is_outside(
     limits: Limits, outcomes: Mapping[str, float | None], beyond: Mapping[str, int]
 ) -> bool | None:
-    """Whether any outcome is outside the limits; None if this is not known yet.
+    """Return whether any outcome is outside its limits; None if this is not known yet.
 
-    Outcomes may be missing. Outcomes in ``beyond`` are above (1) or below (-1) the given values.
+    An outcome that is missing or None is unknown. An outcome in ``beyond`` is known only to be
+    above (1) or below (-1) its value in ``outcomes``.
     """
     flags: list[bool | None] = []
     for name, pair in limits.items():
@@ -80,9 +81,11 @@ def is_outside(
 
 
 def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | None:
-    """Whether an outcome is beyond ``end`` in the direction ``sign``; None if this is not known.
+    """Return whether an outcome is beyond ``end``; None if this is not known.
 
-    The outcome equals ``y`` if ``side`` is 0. It is above ``y`` if ``side`` is 1, and below if -1.
+    Beyond means above if ``sign`` is 1, and below if ``sign`` is -1. The outcome equals ``y`` if
+    ``side`` is 0, is above ``y`` if ``side`` is 1, and is below ``y`` if ``side`` is -1. A ``y`` of
+    None is unknown.
     """
     if y is None:
         return None
@@ -95,10 +98,10 @@ def _is_beyond(y: float | None, side: int, sign: float, end: float) -> bool | No
 def own_rows(
     rows: Iterable[Mapping[str, Any]], limits: Limits, level: float, skip_malformed: bool
 ) -> list[Row]:
-    """Copies of the rows that were decided at this level under limits on the same sides.
+    """Return copies of the ``rows`` decided at ``level`` that limit the same sides as ``limits``.
 
-    The values of the limits may have changed since. A malformed row raises an error, unless
-    ``skip_malformed`` leaves it out. A warning counts the rows that are left out.
+    The values of the limits may differ. A malformed row raises an error or, with
+    ``skip_malformed``, is left out. A warning states how many rows are left out.
     """
     given, own = check_list("rows", rows, "dictionaries"), []
     for number, each in enumerate(given):
@@ -123,7 +126,7 @@ def _sides(limits: Limits) -> dict[str, list[bool]]:
 
 
 def _checked(row: object, name: str) -> Row:
-    """Check a row and return a copy of its entries; errors refer to the row by ``name``."""
+    """Return a copy of a row's entries, or raise if they are malformed; errors call it ``name``."""
     if not isinstance(row, Mapping) or not set(KEYS) <= row.keys():
         raise InputDataError(f"`{name}` must be a dictionary with the entries {', '.join(KEYS)}.")
 
@@ -188,12 +191,12 @@ class Side(NamedTuple):
     """One of the limits of an outcome."""
 
     name: str  # name of the outcome
-    sign: float  # 1 at an upper limit, -1 at a lower one
+    sign: float  # 1 at an upper limit, -1 at a lower limit
     limit: float
 
 
 def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Decorate a method so that one thread at a time runs it, since copies share rows."""
+    """Decorate a method so that one thread at a time runs it, as copies of an object share rows."""
 
     @functools.wraps(method)
     def locked(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -206,11 +209,13 @@ def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 class DecisionAccount:
     """Rows of decisions about points, with their account and budget.
 
-    This is the part of `ChanceConstraint` that needs no model; that class explains the arguments.
-    ``least_excess`` is ``least`` of `Account.of`. ``skip_malformed`` drops malformed rows.
+    This is the part of `ChanceConstraint` that needs no model, and `ChanceConstraint` explains the
+    arguments. Further, ``least_excess`` is the argument ``least`` of `Account.of`. With
+    ``skip_malformed``, malformed rows are left out with a warning instead of an error.
     """
 
-    #: What to do about pending decisions. Clients override it with the names of their own calls.
+    #: What users should do about pending decisions, as a part of a sentence in warnings. Clients
+    #: override it with the names of their own calls.
     remedy = "`observe` them, and `withdraw` points that were never run"
 
     def __init__(
@@ -234,30 +239,31 @@ class DecisionAccount:
         self.budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
         self._least_excess = least_excess
         self._rows = own_rows(rows, self.limits, self.level, skip_malformed)
-        # A cache of the account, shared with copies.
+        # Holds the `account` once it is computed. Copies share the list, so they clear it together.
         self._accounts: list[Account] = []
 
     @property
     @in_turn
     def decisions(self) -> list[Row]:
-        """Copies of all decisions' rows, in order. They may be stored as JSON.
+        """Copies of the rows of all decisions, in order, without withdrawn decisions.
 
         A row holds the ``point`` (a list of numbers), the ``level``, and whether the point was
         ``certified``. The other entries are dictionaries by outcome name. ``limits`` holds pairs
         ``[lower, upper]``, with None for no limit. ``quantiles`` holds the deciding quantiles in
-        the same form. ``outcomes`` holds numbers, or None while they are pending. If an outcome is
-        only known to be above or below a bound, it holds the bound, and ``beyond`` holds 1 or -1.
+        the same form. ``outcomes`` holds numbers, or None for pending outcomes. If an outcome is
+        only known to be above or below a bound, ``outcomes`` holds the bound, and a further entry
+        ``beyond`` holds 1 or -1. Rows may be stored as JSON.
         """
         return copy.deepcopy(self._rows)
 
     @property
     def num_decisions(self) -> int:
-        """Number of decisions, certified or not."""
+        """Number of decisions, certified or not, without withdrawn decisions."""
         return len(self._rows)
 
     @property
     def num_observed(self) -> int:
-        """Number of decisions with all outcomes."""
+        """Number of decisions, certified or not, whose outcomes have all arrived."""
         return sum(None not in row["outcomes"].values() for row in self._rows)
 
     @property
@@ -267,7 +273,7 @@ class DecisionAccount:
 
     @property
     def num_outstanding(self) -> int:
-        """Number of certified points that may still violate a limit."""
+        """Number of certified points whose unknown outcomes may still violate a limit."""
         return self.account.num_outstanding
 
     @property
@@ -278,7 +284,7 @@ class DecisionAccount:
     @property
     @in_turn
     def account(self) -> Account:
-        """The account of the decisions, each judged by the limits in the row."""
+        """The account of all decisions, each judged by the limits in its row."""
         if not self._accounts:
             decisions, share = map(decision_of, self._rows), 1.0 - self.level
             terms = share, self.budget.size, self._least_excess
@@ -286,7 +292,11 @@ class DecisionAccount:
         return self._accounts[0]
 
     def violated(self, Y: Tensor) -> Tensor:
-        """Whether any of the outcomes ``... x m`` is outside the limits; none may be NaN."""
+        """Return, for each row of outcomes, whether any outcome is outside its limits.
+
+        ``Y`` is ``... x m``, in the order of the limits and without NaN. The result, a tensor of
+        booleans, has the shape of ``Y`` without the last dimension.
+        """
         num = len(self.limits)
         if check_tensor("Y", Y).shape[-1:] != (num,) or Y.isnan().any():
             raise InputDataError(
@@ -299,9 +309,10 @@ class DecisionAccount:
         return torch.stack(beyond).any(dim=0).to(Y.device)
 
     def violation_bound(self, num_certified: int) -> float:
-        """Largest number of violations among the first ``num_certified`` certified points.
+        """Return a bound on the violations among the first ``num_certified`` certified points.
 
-        A point that violates the limits of several outcomes counts once.
+        The bound is ``(1 - level) num_certified + budget + level``, at most ``num_certified``. A
+        point that violates the limits of several outcomes counts once.
         """
         return self.budget.bound(check_count("num_certified", num_certified, least=0))
 
@@ -321,7 +332,7 @@ class DecisionAccount:
         )
 
     def note_of_outstanding(self) -> str:
-        """Advice if pending decisions use up (most of) the budget; otherwise an empty string."""
+        """Advice if pending decisions use up most or all of the budget; else an empty string."""
         T, V, num, *_ = self.account
         left, share, since = self.budget_left, "what was left", ""
         if not left <= 0.0 < self.budget.left(T - num, V):
@@ -338,7 +349,7 @@ class DecisionAccount:
         )
 
     def _at_stake(self) -> tuple[int, int]:
-        """Number of certified points, and the largest possible number of violations among them."""
+        """Return the number of certified points, and the most violations possible among them."""
         account = self.account
         return account.num_certified, account.num_violations + account.num_outstanding
 
@@ -356,7 +367,7 @@ class DecisionAccount:
 
 
 def _checked_limits(pair: object) -> tuple[float | None, float | None]:
-    """The lower and the upper limit of an outcome."""
+    """Return the lower and the upper limit of an outcome; raise if they are malformed."""
     if not isinstance(pair, Sequence) or len(pair) != 2:
         raise InputDataError(f"`limits` must hold a pair `(lower, upper)` for each, got {pair!r}.")
     lower, upper = check_limit("lower", pair[0]), check_limit("upper", pair[1])
@@ -370,16 +381,18 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
 def leave_traces(
     parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
 ) -> None:
-    """Register decisions of models and calibrators (``parts``) about points under a statement."""
+    """Register decisions of models and calibrators, ``parts``, about points: see `have_decided`."""
     for part in parts:
         _DECIDED.setdefault(part, set()).add(statement)
     _RECENT.extend((*statement, *point) for point in points)
 
 
 def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
-    """Whether earlier decisions under a statement used any of the ``parts`` or the ``data``.
+    """Return whether an earlier decision under this statement used any ``parts`` or ``data``.
 
-    Training inputs ``n x d`` in ``data`` count as used if their last point was decided recently.
+    The ``statement`` consists of the limits and the level, and the ``parts`` are models and
+    calibrators, as in `leave_traces`. The ``data`` are training inputs ``n x d``, which count as
+    used if their last point is among the 100 points decided last.
     """
     ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
     decided = any(statement in _DECIDED.get(part, ()) for part in parts)

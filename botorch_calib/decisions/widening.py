@@ -1,5 +1,6 @@
 r"""The deciding quantile: its level, and the factors that scale its distance from the mean.
 
+The deciding quantile of an outcome is the quantile that a chance constraint compares with a limit.
 `scores_of_parts` sets the level of each of several limits. `width` follows from the outcomes of
 earlier decisions, and `leave_one_out_factor` from the training data. The constants were chosen on
 tuning seeds, which differ from the seeds of the reported studies.
@@ -20,26 +21,29 @@ from botorch_calib.decisions.budget import Account
 from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 
-# `START` is the initial width. The logarithm of the width grows by `GAIN` times the excess of an
-# account, and falls by `RELIEF` times its relief.
+# `START` is the initial width. The logarithm of the width increases by `GAIN` times the excess of
+# an `Account`, and decreases by `RELIEF` times its relief.
 START, GAIN, RELIEF = 1.05, 0.2, 0.1
-# The logarithm of the width is clamped to this range.
+# The logarithm of ``width / START`` is clamped to plus or minus `_MOST`: the width stays finite.
 _MOST = 20.0
 # The width of a statement about a single point, which does not depend on the account.
 OF_ONE_POINT = 1.1
-# `PRIOR_COUNT` is the weight of the model's own distribution, in observations. `SMOOTHING` is the
-# standard deviation with which each score is smoothed, so that the factor is continuous.
+# `PRIOR_COUNT` is the weight of the model's own distribution in the leave-one-out factor, in
+# observations. `SMOOTHING` is the standard deviation with which each score is smoothed, so that the
+# factor is a continuous function of the scores.
 PRIOR_COUNT, SMOOTHING = 8.0, 0.15
 # Number of bisection steps for the quantile of the scores, and the largest possible quantile.
 _STEPS, _MOST_SCORE = 40, 12.0
-#: The share ``c`` of the allowed violations that is divided equally among the limits.
+#: The share of the allowed violations that is divided equally among the limits (`scores_of_parts`).
 EQUAL = 0.02
-# Scores are clamped to this range, where their squares are finite.
+# Scores are clamped to plus or minus `_FARTHEST`, where their squares are finite.
 _FARTHEST = 1e3
 
 
 def width(account: Account) -> float:
-    """Factor of the deciding quantile: ``1.05 exp(0.2 excess - 0.1 relief)``.
+    """Return the factor that widens the deciding quantile, ``1.05 exp(0.2 excess - 0.1 relief)``.
+
+    The ``account`` gives the excess and the relief of the decisions so far.
 
     Example:
         >>> width(Account())
@@ -58,7 +62,10 @@ def widened(z: Tensor, k: float) -> Tensor:
 
 
 def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
-    """Return scores under a distribution ``k`` times as wide: ``widened(z, k)`` becomes ``z``."""
+    """Return normal scores under a distribution that is ``k`` times as wide as the original one.
+
+    The wide distribution is placed so that the ``score`` ``widened(z, k)`` becomes ``z``.
+    """
     return z + (score - widened(z, k)) / k
 
 
@@ -66,15 +73,17 @@ def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
 def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) -> float:
     r"""Factor by which leave-one-out scores widen or narrow the quantiles of a model.
 
-    The factor is ``q / z``. Here ``z`` is the normal score of the level, and ``q`` is the quantile
-    of the leave-one-out scores ``z_i`` on the side of the limit, together with 8 pseudo-scores from
-    the model's own distribution::
+    The leave-one-out score ``z_i`` is the normal score of training outcome ``i`` (of ``n``) under
+    the model given the other training data, negated for a lower limit. The factor is ``q / z``.
+    Here ``z`` is the normal score of the level, and ``q`` is the quantile of the ``z_i`` together
+    with 8 pseudo-scores from the model's own distribution::
 
         8 (1 - Phi(q)) + sum_i Phi((z_i - q) / 0.15) = (1 - level) (8 + n)
 
     The level is clamped to ``[Phi(1), 1 - 1 / (8 + n)]``: a factor has little effect near the mean,
     and the data say little about more extreme levels. The factor is 1 for a calibrated model, as
-    the calibrator has learned from these scores, and if leave-one-out predictions need refits.
+    the calibrator has learned from these scores. It is also 1 for a model whose leave-one-out
+    predictions would need refits.
 
     Args:
         model: A model of one outcome.
@@ -102,9 +111,10 @@ def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) ->
 
 
 def scores_of_parts(level: float, scores: Tensor) -> Tensor:
-    r"""Normal scores of the levels ``1 - alpha_s``, from the scores of ``1 - p_s``, both ``S x b``.
+    r"""Return the normal scores of the levels ``1 - alpha_s`` of ``S`` limits, ``S x b``.
 
-    If limit ``s`` of ``S`` is violated with probability ``p_s``, some limit is violated with
+    Let limit ``s`` be violated with probability ``p_s`` at a point. The argument ``scores``,
+    ``S x b``, holds the normal scores of ``1 - p_s`` at ``b`` points. Some limit is violated with
     probability at most ``p_1 + ... + p_S`` (Bonferroni), under any dependence. So each limit gets
     the part
 

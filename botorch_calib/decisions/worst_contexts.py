@@ -1,6 +1,7 @@
 r"""Quantiles of an outcome under the worst distribution of an uncontrolled context.
 
-The outcome of decision ``x`` in context ``c`` has the predictive distribution ``F_{x,c}``. For an
+The outcome of decision ``x`` in context ``c`` has the predictive distribution ``F_{x,c}``. Joint
+inputs of a model are the ``d_x`` columns of a decision and the ``d_c`` columns of a context. For an
 ambiguity set ``P`` of distributions of ``c``,
 
     ``q(x) = min {t : min_{p in P} E_{c ~ p}[F_{x,c}(t)] >= level}``
@@ -35,7 +36,7 @@ _LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
 
 
 class WorstContexts:
-    """An ambiguity set around a distribution of contexts, with worst-case expectations."""
+    """An ambiguity set around a distribution of contexts, for a ``model`` on joint inputs."""
 
     def __init__(
         self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Model
@@ -56,16 +57,16 @@ class WorstContexts:
         return Columns(width, self.centre.points.shape[-1], self.centre.indices)
 
     def pairs(self, X: Tensor) -> Tensor:
-        """All pairs ``... x M x 1 x d`` of decisions ``... x 1 x d_x`` and the ``M`` contexts."""
+        """Pair decisions ``... x 1 x d_x`` with all ``M`` contexts: returns ``... x M x 1 x d``."""
         points = self.centre.to(X.dtype, X.device).points.unsqueeze(-2)
         return join_contexts(X.unsqueeze(-3), points, self.centre.indices)
 
     def decisions(self, Z: Tensor) -> Tensor:
-        """The columns of decisions, ``... x d_x``, of joint inputs ``... x d``."""
+        """Return the decisions ``... x d_x`` in joint inputs ``... x d``."""
         return Z[..., self._columns(Z.shape[-1]).decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
-        """Check decisions ``... x d_x``, and return them joined with one context, ``... x d``."""
+        """Return decisions ``... x d_x`` with the first context; raise if ``d_x`` is wrong."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
             raise BotorchTensorDimensionError(
@@ -75,7 +76,10 @@ class WorstContexts:
         return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
 
     def expectation(self, values: Tensor, model: Model) -> Tensor:
-        """Worst-case expectations ``...`` of values ``... x M``; larger values are better."""
+        """Return the smallest expectations ``...`` of ``values`` over the ambiguity set.
+
+        The ``values``, ``... x M``, are those in each of the ``M`` contexts.
+        """
         centre = self.centre.to(values.dtype, values.device)
         ambiguity = at_observations(self.ambiguity, model)
         rows = values.reshape(-1, values.shape[-1])
@@ -83,20 +87,22 @@ class WorstContexts:
         return worst.view(values.shape[:-1])
 
     def score(self, scores: Tensor, model: Model) -> Tensor:
-        """Normal scores ``...`` of the worst-case expectations of ``Phi(scores)``."""
+        """Return the normal scores of `expectation` at ``Phi(scores)``, with the same shapes."""
         return _score_beyond(-self.expectation(-ndtr(-scores), model))
 
     def quantile(
         self, z: Tensor, model: Model, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        r"""Return the smallest ``t`` with the worst-case probability ``Phi(z)``; differentiable.
+        r"""Return the smallest ``t`` that the outcome keeps with worst-case probability ``Phi(z)``.
 
-        The shape of ``t`` is ``...``. ``score`` maps ``t``, ``... x 1``, to the normal scores ``...
-        x M`` of the probability that the outcome is at most ``t`` in each context. The quantiles
-        ``ends`` in each context, ``... x M``, bracket ``t``. The normal score of the worst-case
-        probability is nearly linear in ``t``, which suits Newton steps. Only the last step records
-        a graph: it gives the gradient of the implicit function, with the worst distribution treated
-        as constant (Danskin's theorem).
+        An outcome keeps ``t`` if it is at most ``t``. The result has shape ``...`` and a gradient,
+        and ``z`` broadcasts to ``... x 1``. ``score`` maps ``t``, as ``... x 1``, to the normal
+        scores ``... x M`` of the probability that the outcome keeps ``t`` in each context. ``ends``
+        holds the outcome's quantile at ``Phi(z)`` in each context, ``... x M``: they bracket ``t``.
+
+        The normal score of the worst-case probability is nearly linear in ``t``, which suits Newton
+        steps. Only the last step records a graph: it gives the gradient of the implicit function,
+        with the worst distribution treated as constant (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
@@ -105,7 +111,7 @@ class WorstContexts:
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 
         def kept_and_slope(t: Tensor) -> tuple[Tensor, Tensor]:
-            """Minus the worst-case probability of exceeding ``t``, and the derivative."""
+            """Minus the worst-case probability of exceeding ``t``, and its derivative in ``t``."""
             with torch.enable_grad():
                 t = t.detach().requires_grad_()
                 p = self.expectation(-ndtr(-score(t.unsqueeze(-1))), model)

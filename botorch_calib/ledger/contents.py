@@ -29,7 +29,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Settings:
-    """The validated settings of a ledger; ``maximize`` is None until it is declared."""
+    """The validated settings of a ledger; ``maximize`` is None until a value is recorded."""
 
     dim: int
     censor_value: float | None = None
@@ -52,7 +52,10 @@ class Settings:
             own["maximize"] = check_flag("maximize", self.maximize)
 
     def check_agrees(self, given: dict[str, Any], path: object) -> None:
-        """Raise ``InputDataError`` if ``given`` settings contradict these settings."""
+        """Raise ``InputDataError`` if ``given`` settings, by name, contradict these settings.
+
+        Nothing contradicts a ``maximize`` of None. The error calls the ledger ``path``.
+        """
         wanted = vars(replace(self, **given))
         for name, stated in vars(self).items():
             is_open = name == "maximize" and stated is None
@@ -77,7 +80,8 @@ class Contents:
     def now(self, is_choosing: bool = False) -> float:
         """The current time on the ledger's clock, which never goes back, unlike the system's clock.
 
-        In iterations, events during a choice belong to the next iteration: the choice ignores them.
+        ``is_choosing`` says whether a thread is choosing a query. With the clock of iterations, an
+        event then belongs to the next iteration, so that the choice ignores it.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
@@ -109,17 +113,18 @@ class Contents:
             )
         return contents
 
-    # These arrays are made once per change, so that views of thousands of trials need no loops.
+    # The following arrays are cached until the ledger changes, and so gets new contents. Then views
+    # of thousands of trials at different times need no loops.
 
     @cached_property
     def X(self) -> Numbers:
-        """The queries, ``n x d``."""
+        """The queries of all trials, ``n x d``, in order of id."""
         doubles = np.frombuffer(b"".join(entry.x for entry in self.entries), dtype=DOUBLE)
         return doubles.astype(np.float64).reshape(len(self), self.settings.dim)
 
     @cached_property
     def columns(self) -> dict[str, Numbers]:
-        """For each name in `TIMES`, the times of ``n`` trials as a vector, with NaN for None."""
+        """For each name in `TIMES`, the times of all trials as a vector, with NaN for None."""
         return {
             name: np.array([entry[place] for entry in self.entries], dtype=np.float64)
             for place, name in enumerate(Entry._fields)
@@ -128,5 +133,5 @@ class Contents:
 
     @cached_property
     def context_dims(self) -> dict[int, Entry]:
-        """For each length of a context, one trial that has a context of this length."""
+        """For each length that a context has, one trial with a context of this length."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}

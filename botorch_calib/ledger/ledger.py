@@ -27,15 +27,19 @@ from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, ka
 if TYPE_CHECKING:
     import pandas
 
-# Fields of a trial in its record (`to_records`), which follow its id and its query.
+# The fields of a `Trial` that `to_records` returns after the id and the query.
 RECORDED = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
 
-# Maps a ledger to the next query, of shape ``d`` or ``1 x d``, or to a `DecidedQuery`.
+# A proposer maps a ledger to the next query, of shape ``d`` or ``1 x d``, or to a `DecidedQuery`.
 Propose = Callable[["FeedbackLedger"], Any]
 
 
 class DecidedQuery(NamedTuple):
-    """A query with the row of the decision about it; a proposer may return it instead of a query.
+    """A query and the decision about it, which a proposer may return instead of a query alone.
+
+    Attributes:
+        x: The query, a tensor or array of shape ``d`` or ``1 x d``.
+        decision: The row of the decision about ``x``, from `ChanceConstraint.decide`.
 
     Example:
         >>> (row,) = constraint.decide(X[:1])
@@ -50,8 +54,8 @@ class LedgerSummary(NamedTuple):
     """The state of a ledger, returned by `FeedbackLedger.summary`.
 
     Attributes:
-        best: The trial with the best usable value, or None if there is no usable value.
-        num_observed: Number of trials whose value has arrived, late values included.
+        best: The trial that `FeedbackLedger.best` returns, or None.
+        num_observed: Number of trials whose value has arrived, including discarded late values.
         num_failed: Number of failed trials.
         num_pending: Number of trials whose value may still arrive.
     """
@@ -68,8 +72,8 @@ class FeedbackLedger:
     **Time.** With ``clock="iterations"`` the time of a query is the number of queries before it:
     when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and the values with
     ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is ``time.time()``, or the
-    clock of the times that you pass. Methods that read the ledger have an argument ``now``
-    (default: the current time), and report only events up to this time.
+    clock of the times that you pass to the methods. Methods that read the ledger have an argument
+    ``now`` (default: the current time), and report only events up to this time.
 
     **States.** A trial is *pending* until its value arrives, *observed* if the value has arrived in
     time, and *expired* once ``now - submitted_at > max_wait`` or the trial is abandoned. A value
@@ -77,17 +81,21 @@ class FeedbackLedger:
     With ``late="discard"``, as in the paper, the trial stays expired, and its value is recorded but
     not used. A trial is *failed* if no value will arrive; failed trials are left out of all data.
 
-    The data are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1, with ``m = max_wait``,
-    ``d_s = observed_at - submitted_at`` and ``censor_value`` in place of 0. With ``late="use"`` the
-    condition is ``d_s <= t - s``.
+    The data at time ``t`` are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1. Here
+    ``y_s`` is the value of the query submitted at time ``s``, ``d_s = observed_at - submitted_at``
+    is its delay, ``m = max_wait``, and ``censor_value`` takes the place of 0. With ``late="use"``
+    the condition is ``d_s <= t - s``. A value that has arrived is *usable* unless it is late and
+    discarded.
 
-    **Decisions.** With a chance constraint, `submit` takes a query together with the row of the
-    decision about it. Rows cannot be added later, so the campaign starts with an empty ledger.
+    **Decisions.** With a chance constraint, `submit` takes a query together with the decision about
+    it, a row from `ChanceConstraint.decide`. A trial submitted without a decision cannot get one
+    later, so the campaign starts with an empty ledger.
 
     ``len(ledger)`` is the number of trials. ``bool(ledger)`` is True, even without trials.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it. A ledger in a
-    file cannot be pickled, but its `snapshot` can. A forked process reads it as it was at the fork.
+    file cannot be pickled, but its `snapshot` can. After a fork, the child process can read the
+    ledger as it was at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
@@ -186,7 +194,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let another process write to the file. This process can still read the contents."""
+        """Let other processes write to the file, if any. This process can still read it."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -206,17 +214,17 @@ class FeedbackLedger:
 
     @property
     def censor_value(self) -> float | None:
-        """The value that replaces missing values, or None."""
+        """The value that replaces missing values, or None if it is unknown."""
         return self._settings.censor_value
 
     @property
     def max_wait(self) -> float:
-        """Maximum wait for a value, in units of the clock."""
+        """Maximum wait for a value, in iterations or seconds (see `clock`); may be infinite."""
         return self._settings.max_wait
 
     @property
     def late(self) -> str:
-        """Whether late values are used: ``"use"`` or ``"discard"``."""
+        """Whether values that arrive for expired trials are used: ``"use"`` or ``"discard"``."""
         return str(self._settings.late)
 
     @property
@@ -226,11 +234,14 @@ class FeedbackLedger:
 
     @property
     def maximize(self) -> bool:
-        """Whether the greatest value is best; True until it is declared."""
+        """Whether the greatest value is best; True as long as the setting is None."""
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
-        """Return ``given`` or, if None, `maximize`; raise ``InputDataError`` on contradiction."""
+        """Return ``given`` or, if it is None, `maximize`.
+
+        Raises ``InputDataError`` if the ledger has the opposite setting, not None.
+        """
         stated = self._settings.maximize
         if given is None:
             return stated is not False
@@ -238,7 +249,7 @@ class FeedbackLedger:
         return bool(given)
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best; raise ``InputDataError`` on contradiction."""
+        """Record whether the greatest value is best; raise if the ledger says the opposite."""
         self._storage.declare(self.checked_maximize(maximize))
 
     @property
@@ -278,8 +289,9 @@ class FeedbackLedger:
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, submit it, and return the new trial, whose value `tell` records.
 
-        Only one thread at a time chooses a query, and chooses again if another one submits a query
-        meanwhile. An `AsynchronousOptimizer` that starts before the trial has a value evaluates it.
+        Only one thread at a time chooses a query, and chooses again if another thread submits a
+        query meanwhile. If an `AsynchronousOptimizer` starts on this ledger while the trial is
+        pending, the optimizer evaluates the trial.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
@@ -322,8 +334,8 @@ class FeedbackLedger:
                 variance of one repetition, divided by ``k``. A `DelayAwareProposer` fits one common
                 variance for values without a ``yvar``.
             time: Time of arrival (default: now). The value stays hidden until this time.
-            outcomes: The outcomes that the trial's decision names, by name; None for a missing
-                outcome. If the decision names only one outcome, the default is ``y``.
+            outcomes: A dictionary of the outcomes that the trial's decision names; None for an
+                unknown outcome. If the decision names only one outcome, the default is ``y``.
             context: The uncontrolled inputs of the evaluation, of shape ``d_c``; see `contexts`.
             beyond: Maps the name of an outcome for which only a bound is known to 1 if the outcome
                 is above the given number, or to -1 if it is below.
@@ -363,13 +375,15 @@ class FeedbackLedger:
     ) -> None:
         """Replace the value of a trial, for example to correct a typo.
 
-        `Trial.earlier` has the previous values, and methods return them for an earlier ``now``.
+        `Trial.earlier` holds the replaced values. Methods that read the ledger return the value
+        that was valid at their argument ``now``.
 
         Args:
             trial_id: The trial's id.
             y: The corrected value.
             yvar: The variance of the noise of ``y`` (default: unchanged).
-            time: Time from which ``y`` is valid (default: now), not before the previous value's.
+            time: Time from which ``y`` is valid (default: now), not before the time from which the
+                previous value was valid.
             outcomes: See `tell` (default: unchanged).
             context: See `tell` (default: unchanged); an empty context removes the old one. The
                 length may change only if no other trial has a context.
@@ -389,12 +403,14 @@ class FeedbackLedger:
         time: float | None = None,
         contexts: object = None,
     ) -> list[int]:
-        """Record queries with their values, all or none, and return the ids of the new trials.
+        """Record queries together with their values, and return the ids of the new trials.
+
+        If an argument is malformed, nothing is recorded.
 
         Args:
             X: The queries, a tensor or array ``n x d``.
             Y: The values, ``n x 1`` or ``n``.
-            Yvar: The noise variances, of the shape of ``Y``, or None.
+            Yvar: The noise variances, ``n x 1`` or ``n``, or None if they are unknown.
             time: Time of submission and arrival (default: now).
             contexts: The contexts of the values, ``n x d_c``, or None.
 
@@ -425,14 +441,17 @@ class FeedbackLedger:
         outcomes: Mapping[str, object] | None = None,
         beyond: Mapping[str, int] | None = None,
     ) -> None:
-        """Record that no value will arrive for a trial, and why. The trial is left out of all data.
+        """Record that no value will arrive for a trial, for a ``reason`` such as an error message.
 
-        Outcomes of its decision still count if they are known (see `tell`). For a query that ran
-        out of 24 GB of memory, pass ``outcomes={"memory": 24.0}`` and ``beyond={"memory": 1}``.
+        The trial is failed from ``time`` (default: now) on, and is left out of all data. Outcomes
+        of its decision still count if they are known: see `tell` for ``outcomes`` and ``beyond``.
+        For a query that ran out of 24 GB of memory, pass ``outcomes={"memory": 24.0}`` and
+        ``beyond={"memory": 1}``.
 
         Raises:
             LedgerError: If the trial does not exist, already has a value or has failed.
-            InputDataError: If ``time`` is before the submission, or an argument is malformed.
+            InputDataError: If ``time`` is before the trial's submission, or an argument is
+                malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
@@ -447,7 +466,7 @@ class FeedbackLedger:
         self._change(trial_id, Entry.abandoned, time)
 
     def _checked(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
-        """Return the validated arguments of `tell` and `amend`, by name."""
+        """Return the validated arguments of `tell` or `amend` as a dictionary by name."""
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         yvar = None if yvar is None else check_nonnegative("yvar", yvar)
@@ -481,9 +500,15 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, the first to arrive in a tie; None without values.
+        """Return the trial with the best value, or None if there is no usable value.
 
-        ``maximize`` (default: the ledger's) must not contradict the ledger.
+        A value is usable if it has arrived by ``now`` (default: the current time), unless it came
+        late and ``late`` is ``"discard"``. Of trials with the same value, the first to arrive is
+        returned. The greatest value is best if ``maximize`` (default: the ledger's setting) is
+        True, else the least value.
+
+        Raises:
+            InputDataError: If ``maximize`` contradicts the ledger's setting.
         """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
@@ -495,24 +520,29 @@ class FeedbackLedger:
         return view.trials(rows[[index]])[0]
 
     def summary(self, now: float | None = None) -> LedgerSummary:
-        """The best trial, and the numbers of observed, failed and pending trials."""
+        """The best trial, and the numbers of observed, failed and pending trials, at ``now``."""
         view = self._view(now)
         numbers = [int(mask.sum()) for mask in (view.arrived, view.failed, view.pending)]
         return LedgerSummary(self.best(now=now), *numbers)
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """Queries ``X`` (``n x d``) and usable values ``Y`` (``n x 1``), in order of arrival."""
+        """Return the queries ``X`` (``n x d``) and values ``Y`` (``n x 1``) of ``n`` usable values.
+
+        A value is usable if it has arrived by ``now`` (default: the current time), unless it came
+        late and ``late`` is ``"discard"``. Other trials are left out. The rows are in order of
+        arrival, then of id, in double precision.
+        """
         view = self._view(now)
         rows = view.rows(view.usable, "observed_at")
         return view.queries(rows), view.values(rows)
 
     def noise_variances(self, now: float | None = None) -> Tensor:
-        """Noise variances ``n x 1`` of the values of `to_observations`; NaN if unknown."""
+        """Noise variances ``n x 1`` of the values from `to_observations`; NaN if unknown."""
         view = self._view(now)
         return view.variances(view.rows(view.usable, "observed_at"))
 
     def contexts(self, now: float | None = None) -> Tensor:
-        """Contexts ``n x d_c`` of the values of `to_observations`; NaN for missing contexts.
+        """Contexts ``n x d_c`` of the values from `to_observations`; NaN if missing.
 
         If other threads write to the ledger, call both methods on the same `snapshot`.
         """
@@ -520,10 +550,11 @@ class FeedbackLedger:
         return view.contexts(view.rows(view.usable, "observed_at"))
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """Return the data in eq. 1: queries ``X`` (``n x d``) and values ``Y`` (``n x 1``).
+        """Return queries ``X`` (``n x d``) and values ``Y`` (``n x 1``), censored if missing.
 
-        Queries are in order of submission, without failed trials. ``Y`` is ``censor_value`` for
-        queries without a usable value; if ``censor_value`` is None, these queries are left out.
+        These are the data of [Verma2022]_, eq. 1, at ``now``, in order of submission and without
+        failed trials. ``Y`` is ``censor_value`` for queries whose value has not arrived or is
+        discarded because it was late. If ``censor_value`` is None, these queries are left out.
         """
         view = self._view(now)
         is_censored = self.censor_value is not None
@@ -531,20 +562,21 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials, in order of id; much faster than `trials_at`."""
+        """Return the queries ``n x d`` of the trials that `trials_at` returns, but faster."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states of all trials, in order of id; much faster than `trials_at`."""
+        """Return the states of the trials that `trials_at` returns, but faster."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
     def waits(self, now: float | None = None) -> list[int]:
-        """For each trial, in order of id, the number of later queries submitted until it ended.
+        """Return, for each trial, how many queries were submitted after it and before it ended.
 
         A trial ends with its value, its failure, its abandonment, after ``max_wait`` or, if none of
-        these has happened, at ``now``. A query submitted at this time does not count.
+        these has happened, at ``now``. Queries submitted at the time when the trial was submitted
+        or ended do not count. Trials are in order of id.
         """
         view = self._view(now)
         return view.waits[view.submitted].tolist()
@@ -554,9 +586,10 @@ class FeedbackLedger:
     ) -> ArrivalProbability:
         """Estimate the probability that a value arrives within a wait.
 
-        It is ``rho_m`` of [Verma2022]_, Theorem 1. The Kaplan-Meier estimate uses delays of values
-        and waits so far of trials without a value. Failed trials and trials recorded with a value,
-        as by `add`, are left out. Delays are assumed to be independent and identically distributed.
+        The probability is ``rho_m`` of [Verma2022]_, Theorem 1. The Kaplan-Meier estimate uses the
+        delays of values, and the waits so far of trials without a value. Failed trials and trials
+        with a delay of 0, such as those from `add`, are left out. Delays are assumed to be
+        independent and identically distributed.
 
         Args:
             wait: The wait, in units of the clock (default: `max_wait`, if finite).
@@ -580,8 +613,9 @@ class FeedbackLedger:
     def decisions(self, now: float | None = None) -> list[dict[str, Any]]:
         """Rows of the decisions about queries, in order of id, with the outcomes known at ``now``.
 
-        To continue a campaign, pass this list as ``rows`` to a `ChanceConstraint`. A late value is
-        an outcome even with ``late="discard"``. A certified trial without a value is a violation.
+        Queries without a decision are left out. To continue a campaign, pass this list as ``rows``
+        to a `ChanceConstraint`. A late value is an outcome even with ``late="discard"``. A
+        certified query counts as a violation until its outcomes are known.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
@@ -594,17 +628,28 @@ class FeedbackLedger:
         return view.queries(view.rows(view.pending))
 
     def incomplete(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` that eq. 1 censors (pending and expired), in order of submission."""
+        """Queries ``n x d`` of pending and expired trials, in order of submission.
+
+        These are the queries that [Verma2022]_, eq. 1, censors.
+        """
         view = self._view(now)
         return view.queries(view.rows(view.incomplete))
 
     def window(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of the last ``max_wait`` that have not failed: the window of eq. 2."""
+        """Queries ``n x d`` submitted at most ``max_wait`` before ``now``, without failed trials.
+
+        They are in order of submission: the window of [Verma2022]_, eq. 2.
+        """
         view = self._view(now)
         return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """The trials, in order of id, as dictionaries with the query as ``x_0``, ``x_1``, ..."""
+        """Return a dictionary for each trial, in order of id.
+
+        The keys are ``id``, ``x_0``, ``x_1`` and so on for the query, and the names of these fields
+        of `Trial`: ``y``, ``yvar``, ``submitted_at``, ``observed_at``, ``status`` (as a string) and
+        ``note``.
+        """
         return [
             {
                 "id": trial.id,
@@ -621,11 +666,11 @@ class FeedbackLedger:
 
         names = ["id", *(f"x_{i}" for i in range(self.dim)), *RECORDED]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
-        # Columns without any number would have the dtype object.
+        # Otherwise, columns without any number would have the dtype object.
         return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
 
     def snapshot(self) -> Self:
-        """Return a copy in memory, which later changes of this ledger do not affect."""
+        """Return a copy in memory, without the proposer, that does not change with this ledger."""
         return self._of(Storage(self._storage.contents))
 
     def _view(self, now: float | None) -> ViewAtTime:
@@ -639,7 +684,10 @@ def _checked_time(time: object) -> float | None:
 
 
 def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None = None) -> Named:
-    """Return validated outcomes; each outcome in ``beyond`` becomes a pair of bound and side."""
+    """Return validated outcomes by name, or None if ``outcomes`` is None.
+
+    An outcome named in ``beyond`` becomes a pair of its bound and 1 (above) or -1 (below).
+    """
     for argument, value in {"outcomes": outcomes, "beyond": beyond}.items():
         if not isinstance(value, Mapping | None):
             raise InputDataError(f"`{argument}` must be a dictionary by name, got {value!r}.")
@@ -668,7 +716,7 @@ def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
             f"{reprlib.repr(decision)}."
         ) from error
     # The query has the elements of the point, up to single precision, in the same order. It may
-    # also have contexts or a task, which the point lacks.
+    # also have contexts or a task, which the point lacks, so elements may be skipped.
     columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
     if not point or not all(any(is_close(v, p) for v in columns) for p in point):
         raise InputDataError(

@@ -1,7 +1,8 @@
 """`Storage`: a ledger's contents, in memory or in a table of an SQLite file.
 
 Each change is one transaction. With ``EXTRA`` synchronisation it survives a power failure once the
-call has returned. SQLite detects damage to the structure of its pages only: rows have checksums.
+call has returned. SQLite detects damage to the structure of its pages only, so each row has a
+checksum.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ SYNCHRONOUS = "EXTRA"
 READER_TIMEOUT = 60.0  # seconds to wait while another process reads
 WRITER_TIMEOUT = 1.0  # seconds to wait while another process writes
 
-# The row with id -1 has the settings as JSON. `recorded_at` is the time of the change on the
-# ledger's clock. With AUTOINCREMENT, SQLite records the greatest id, which shows whether the last
-# rows are missing. Columns without a type preserve every bit of a number, and the sign of -0.0.
+# The row with id -1 has the settings as JSON. `recorded_at` is the time, on the ledger's clock, of
+# the change that wrote the row. With AUTOINCREMENT, SQLite records the greatest id, which shows
+# whether the last rows are missing. Columns without a type preserve every bit of a number, and the
+# sign of -0.0.
 COLUMNS = (*Entry._fields[1:], "recorded_at", "checksum")
 SCHEMA = f"CREATE TABLE trials (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(COLUMNS)})"
 REPLACE = f"REPLACE INTO trials VALUES (?{', ?' * len(COLUMNS)})"
@@ -48,7 +50,8 @@ LOCK = threading.RLock()
 class Storage:
     """A ledger's contents, in memory or in a file. One thread at a time changes them.
 
-    If ``contents`` is None, they are read from the file at ``path``. In memory there is no path.
+    If ``contents`` is None, the contents are read from the file at ``path``. For a ledger in memory
+    ``path`` is None.
     """
 
     # Open storages by path: a second ledger of the same file shares the storage.
@@ -64,7 +67,8 @@ class Storage:
     def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Storage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
-        An empty file counts as new: a process may have been killed while creating a ledger.
+        The ``given`` settings, by name, must agree with the settings of an existing ledger. An
+        empty file counts as new: a process may have been killed while creating a ledger.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
@@ -139,7 +143,7 @@ class Storage:
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
-        """A context manager for the choice of a query, which one thread at a time can enter."""
+        """Return a context manager for the choice of a query, which one thread at a time enters."""
         with self._turn:
             self._num_choices += 1
             try:
@@ -152,15 +156,16 @@ class Storage:
     ) -> list[int]:
         """Add trials, given as fields of `Entry`, and return their ids.
 
-        The time ``at`` (default: now) is the time of submission, and of arrival of given values. If
-        ``expected`` differs from the current number of trials, no trial is added.
+        The time ``at`` (default: now) is the time of submission and, for trials with a value, of
+        arrival. If ``expected`` is given and the ledger does not have this number of trials, no
+        trial is added, and the list of ids is empty.
         """
         with LOCK:
             contents, now, entries = self.contents, self._now(), []
             if expected not in (None, len(contents)):
                 return []
             for trial_id, fields in enumerate(trials, len(contents)):
-                # On the clock of iterations a query's time is the number of queries before it.
+                # With the clock of iterations, a query's time is the number of queries before it.
                 own = float(trial_id) if contents.settings.clock == "iterations" else now
                 moment = own if at is None else at
                 arrival = moment if "y" in fields else None
@@ -176,7 +181,7 @@ class Storage:
             entry = contents.entries[contents.place(trial_id)]
             event, earliest = entry.last_event
             if at is None:
-                # The user may have given a time of submission in the future.
+                # The trial may have a time of submission in the future: the event is not earlier.
                 at = now = max(now, earliest)
             entry = transition(entry, at)
             if at < earliest:
@@ -198,7 +203,7 @@ class Storage:
     def _change(self, contents: Contents, entries: list[Entry]) -> None:
         if self.path is not None:
             with self._transaction("BEGIN IMMEDIATE") as database:
-                self._contents = None  # so that they are read again if the transaction fails
+                self._contents = None  # if the transaction fails, the file is read again
                 if _pragma(database, "data_version") != self._version:
                     raise LedgerError(f"Another program has changed the file {self.path}.")
                 database.executemany(REPLACE, [_row_of(e, contents.latest) for e in entries])
@@ -214,7 +219,7 @@ class Storage:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        """A context manager for a transaction, which is rolled back after an exception."""
+        """Return a context manager for a transaction, which an exception rolls back."""
         database = self._database
         if database is None:
             raise LedgerError(
@@ -259,7 +264,7 @@ class Storage:
 
     @contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """A context manager that turns SQLite's errors into errors of the ledger."""
+        """Return a context manager that turns SQLite's errors into errors of the ledger."""
         try:
             yield
         # A `MemoryError` is raised, for example, if the file states a wrong length of a text.

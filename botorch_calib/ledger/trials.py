@@ -18,9 +18,9 @@ from botorch_calib.exceptions import TrialStateError
 # An outcome of a trial's decision: a number; a pair of a bound and 1 or -1, for an outcome that is
 # only known to be above or below the bound; or None if it is unknown.
 Outcome = float | tuple[float, int] | None
-# The outcomes of a trial by name; None if the value is the only outcome.
+# The outcomes of a trial by name; None if the only outcome is the trial's value.
 Named = Mapping[str, Outcome] | None
-# The same outcomes in the order of the decision.
+# The outcomes of a trial in the order in which its decision names them, or None as above.
 Outcomes = tuple[Outcome, ...] | None
 # The uncontrolled inputs of an evaluation; None if there are none.
 Context = tuple[float, ...] | None
@@ -46,7 +46,7 @@ def _frozen(stored: object) -> Any:
 
 
 def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
-    """Whether each status is in ``wanted``, as a tensor of booleans."""
+    """Return, for each status, whether it is in ``wanted``, as a vector of booleans."""
     return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
 
 
@@ -78,9 +78,9 @@ class Trial:
     """A query and its result, as known at a given time.
 
     Attributes:
-        id: The trial's number: 0, 1, ... in order of submission.
+        id: The trial's number, 0, 1, ..., in the order in which trials were recorded.
         x: The query, a vector of length ``d`` in double precision.
-        y: The value, or None if no value has arrived. If the trial is expired, it arrived too late.
+        y: The value, or None if no value has arrived. The value of an expired trial came too late.
         submitted_at: Time of submission, on the ledger's clock.
         observed_at: Time of arrival of ``y``, or None.
         status: Pending, observed, expired or failed.
@@ -113,12 +113,12 @@ class Trial:
 
 # Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
-# The times in an `Entry`.
+# Names of the fields of an `Entry` that are times.
 TIMES = ("submitted_at", "observed_at", "abandoned_at", "failed_at")
 
 
 class Entry(NamedTuple):
-    """The stored form of one trial. Times of events that have not happened are None."""
+    """The immutable stored form of one trial. Times of events that have not happened are None."""
 
     id: int
     x: bytes  # the query as little-endian doubles
@@ -136,7 +136,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Self:
-        """Return the trial in a stored row. Lists are stored as JSON, which preserves every bit."""
+        """Return the entry in a row of the file. Lists are stored as JSON, exact to the bit."""
         *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
         own, came_in = (_frozen(json.loads(each or "null")) for each in (outcomes, context))
@@ -144,7 +144,7 @@ class Entry(NamedTuple):
 
     @property
     def last_event(self) -> tuple[str, float]:
-        """The last event in words, and its time, which later changes must not precede."""
+        """The submission or the last value, in words, and its time, which no change may precede."""
         if self.observed_at is None:
             return "the submission", self.submitted_at
         return "the last value", self.earlier[-1].replaced_at if self.earlier else self.observed_at
@@ -169,7 +169,7 @@ class Entry(NamedTuple):
             y=y,
             yvar=self.yvar if yvar is None else yvar,
             outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
-            context=self.context if context is None else context or None,  # an empty one removes it
+            context=self.context if context is None else context or None,  # () removes it
             earlier=(*self.earlier, before),
         )
 
@@ -185,7 +185,7 @@ class Entry(NamedTuple):
         return self._replace(abandoned_at=at)
 
     def _in_order(self, outcomes: Named) -> Outcomes:
-        """Return outcomes in the order of the decision; None is allowed for at most one outcome."""
+        """Return outcomes in the order of the decision. None is allowed for one outcome at most."""
         names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
         if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(
@@ -195,7 +195,7 @@ class Entry(NamedTuple):
         return None if outcomes is None else tuple(outcomes[name] for name in names)
 
     def decided(self, now: float) -> dict[str, Any] | None:
-        """The row of the trial's decision, if any, with the outcomes known at ``now``."""
+        """Return the decision's row with the outcomes known at ``now``; None without a decision."""
         if self.decision is None:
             return None
         row: dict[str, Any] = json.loads(self.decision)
@@ -212,7 +212,7 @@ class Entry(NamedTuple):
         return row
 
     def standing(self, now: float) -> Self | EarlierValue:
-        """The record with the value that was valid at ``now``, if a value had arrived by then."""
+        """Return the record of the value valid at ``now``; a value must have arrived by then."""
         return next((value for value in self.earlier if value.replaced_at > now), self)
 
     def _refuse_if_closed(self, change: str) -> None:

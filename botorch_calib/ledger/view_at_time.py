@@ -25,10 +25,11 @@ class ArrivalProbability(NamedTuple):
     """An estimate of the probability that a value arrives within a wait, with an interval.
 
     Attributes:
-        estimate: The Kaplan-Meier estimate. If no trial has waited that long, the estimate is for
-            the longest wait so far; it is NaN if no value has arrived within that wait either.
+        estimate: The Kaplan-Meier estimate. If no trial has waited for the whole wait, the estimate
+            is for the longest wait so far, or NaN if no value has arrived yet.
         lower: Lower end of the confidence interval.
-        upper: Upper end of the confidence interval; 1 if no trial has waited that long.
+        upper: Upper end of the confidence interval; 1 if no trial has waited for the whole wait
+            and some values are missing.
 
     Example:
         >>> estimate, lower, upper = ledger.arrival_probability(wait=5)
@@ -40,7 +41,7 @@ class ArrivalProbability(NamedTuple):
 
 
 class ViewAtTime:
-    """A ledger's trials as known at a time ``now``. Sets of trials are boolean masks."""
+    """A ledger's trials as known at time ``now``. A set of trials is a mask, in order of id."""
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents
@@ -50,11 +51,13 @@ class ViewAtTime:
         starts, arrivals = columns["submitted_at"], columns["observed_at"]
         is_past = np.less if contents.settings.clock == "iterations" else np.less_equal
         self.submitted: Mask = is_past(starts, now)
-        # NaN is the time of an event that has not happened; comparisons with NaN are False.
+        # NaN is the time of an event that has not happened. Comparisons with NaN are False, so the
+        # trial is not in the mask.
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
         self.arrived: Mask = self.submitted & (arrivals <= now)
-        # Trials whose value has arrived; unless the ledger uses late values, it arrived in time. A
-        # trial with a value cannot be abandoned. At equal times the value came last, and is late.
+        # Trials whose value has arrived (in time, unless the ledger uses late values). A trial with
+        # a value cannot be abandoned. So at equal times the trial was abandoned before its value
+        # arrived, and the value is late.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
         self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
@@ -69,13 +72,13 @@ class ViewAtTime:
 
     @property
     def waits(self) -> NDArray[np.intp]:
-        """For each trial, the number of trials submitted after it, until it ended or until now."""
+        """For each trial, the number of trials submitted after it and before its end or ``now``."""
         columns = self._columns
         starts = columns["submitted_at"]
         # `fmin` ignores NaN, the time of events that have not happened.
         ends = [columns[name] for name in ("observed_at", "failed_at", "abandoned_at")]
         ended = np.fmin.reduce([*ends, starts + self._max_wait, np.full_like(starts, self.now)])
-        # A trial submitted at the end of a trial does not count.
+        # Trials submitted exactly at the start or the end of a trial do not count.
         in_order = np.sort(starts)
         before_end = np.searchsorted(in_order, ended, side="left")
         until_start = np.searchsorted(in_order, starts, side="right")
@@ -83,9 +86,10 @@ class ViewAtTime:
 
     @property
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
-        """Delays of ``k`` trials, or waits so far without a value; and ``k`` flags of arrival.
+        """Return the delays of ``k`` trials, and ``k`` flags: whether each value has arrived.
 
-        Failed trials and trials recorded with a value are left out.
+        If the value has not arrived, the delay is the wait so far, or the wait until the trial was
+        abandoned. Failed trials and trials with a delay of 0 are left out.
         """
         starts = self._columns["submitted_at"]
         given_up = np.fmin(self._columns["abandoned_at"], self.now)
@@ -99,24 +103,27 @@ class ViewAtTime:
         return rows[np.argsort(self._columns[order][rows], kind="stable")]
 
     def queries(self, rows: Rows) -> Tensor:
-        """Queries ``k x d`` of ``k`` rows."""
+        """Queries ``k x d`` of the trials in ``k`` rows."""
         return torch.from_numpy(self._contents.X[rows])
 
     def values(self, rows: Rows, censor_value: float | None = None) -> Tensor:
-        """Values ``k x 1`` of ``k`` rows; missing values are ``censor_value`` or, if None, NaN."""
+        """Values ``k x 1`` of the trials in ``k`` rows.
+
+        Values that are not usable are replaced with ``censor_value`` or, if it is None, with NaN.
+        """
         values = np.array([record.y for record in self._records(rows)], dtype=np.float64)
         values[~self.usable[rows]] = math.nan if censor_value is None else censor_value
         return torch.from_numpy(values).unsqueeze(-1)
 
     def variances(self, rows: Rows) -> Tensor:
-        """Noise variances ``k x 1`` of ``k`` rows; NaN if unknown."""
+        """Noise variances ``k x 1`` of the values in ``k`` rows; NaN if unknown."""
         variances = np.array([record.yvar for record in self._records(rows)], dtype=np.float64)
         return torch.from_numpy(variances).unsqueeze(-1)
 
     def contexts(self, rows: Rows) -> Tensor:
         """Contexts ``k x d_c`` of the values of ``k`` rows; NaN for values without a context.
 
-        If the length of contexts was amended, contexts of another length count as missing.
+        If `amend` has changed the length of contexts, contexts of the old length count as missing.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
         contexts = (record.context for record in self._records(rows))
@@ -128,11 +135,11 @@ class ViewAtTime:
         return [self.entry(row).standing(self.now) for row in rows.tolist()]
 
     def entry(self, row: int) -> Entry:
-        """The stored form of a trial, including events after the time of this view."""
+        """The stored form of the trial in a row, including events after the time of this view."""
         return self._contents.entries[row]
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
-        """The trials of some rows; a trial submitted after ``now`` counts as pending."""
+        """The trials in the given rows; a trial submitted after ``now`` counts as pending."""
         # Selecting rows copies them, so that pickling a trial does not pickle all queries.
         queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
         trials = []
@@ -156,7 +163,7 @@ class ViewAtTime:
         return tuple(trials)
 
     def statuses(self, rows: Rows) -> list[TrialStatus]:
-        """The states of some rows; a trial submitted after ``now`` counts as pending."""
+        """The states of the trials in the given rows, pending if submitted after ``now``."""
         states = (TrialStatus.FAILED, TrialStatus.OBSERVED, TrialStatus.EXPIRED)
         masks = [mask[rows] for mask in (self.failed, self.usable, self.expired)]
         chosen = np.select(masks, range(len(states)), default=len(states))
@@ -168,7 +175,7 @@ def kaplan_meier(
 ) -> ArrivalProbability:
     """Estimate ``P(delay <= wait)`` by the Kaplan-Meier estimator.
 
-    ``waits`` are the delays of values that have ``arrived``, and waits so far of other trials. The
+    ``waits`` holds the delay of each value that has ``arrived``, else the trial's wait so far. The
     interval is the Clopper-Pearson interval for the number of uncensored trials that would give
     Greenwood's variance (Dorey and Korn 1987). Without censoring it is the exact binomial interval.
     """
