@@ -48,7 +48,7 @@ class MixedSpace:
 
     @cached_property
     def fixed(self) -> dict[int, float]:
-        """The values of the fixed columns, by column."""
+        """The values of the fixed columns, by the column's index."""
         lower, upper = self.region.bounds
         return {i: float(lower[i]) for i in (lower == upper).nonzero().flatten().tolist()}
 
@@ -70,7 +70,10 @@ class MixedSpace:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether a column that is not fixed is discrete, or none is free; False for a list."""
+        """Whether a column that is not fixed is discrete, or no column is free.
+
+        The result is False if the points are listed.
+        """
         is_listed = self.place.choices is not None
         return not is_listed and not (self.free and self.discrete <= self.fixed.keys())
 
@@ -83,9 +86,10 @@ class MixedSpace:
         """Find the best certified point; returns a point ``1 x d``, and whether it is certified.
 
         The best point has the largest ``acqf`` among points with a ``margin`` of at least 0. If no
-        point is certified, the result is the most promising point. In a mixed space the search
-        starts from the best of many points. Each round searches over the continuous parameters, and
-        compares the result with points that have other values of the discrete parameters.
+        point is certified, the result is the most promising point. In a mixed space (`is_mixed`)
+        the search starts from the best of many points. Each round searches over the continuous
+        parameters, and compares the result with points that have other values of the discrete
+        parameters.
         """
         if not self.is_mixed:
             best, certified = best_certified(acqf, margin, self.place)

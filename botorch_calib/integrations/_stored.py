@@ -239,7 +239,8 @@ def trials_in_table(
     line belongs to the decision with the same id. If several lines have the id, the line with the
     most outcomes counts (the first line in a tie). A decision whose id is not in the table gets a
     line with an equal point, or else the nearest line that differs only by rounding. A decision
-    without any line has no outcomes, and is left out if it was withdrawn.
+    without any line has no outcomes, and is left out if it was withdrawn. The returned rows have
+    the entries ``"point"`` and ``"beyond"``, which `account_of` reads.
     """
     known, is_free = outcomes.notna().sum(axis=1), torch.ones(len(inputs), dtype=torch.bool)
     trials: list[tuple[Row, dict[str, float]]] = []

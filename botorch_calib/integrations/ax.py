@@ -161,11 +161,11 @@ def calibrated_model_config(
     outcome in a ``SurrogateSpec``. Outcomes are calibrated after Ax's transforms, which winsorize
     very bad values by default.
 
-    Other fields of the configuration describe the Gaussian process, as without calibration:
-    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Multi-task models,
-    Ax's model selection and Ax's sensitivity analysis are not supported. If the objective is a
-    sum of outcomes, use `calibrated_generation_strategy` or outcome constraints. Ax can save an
-    experiment as JSON if the calibrator is a class of this package.
+    Other fields of the configuration describe the Gaussian process, as without calibration. Set
+    them by ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Multi-task
+    models, Ax's model selection and Ax's sensitivity analysis are not supported. If the objective
+    is a sum of outcomes, use `calibrated_generation_strategy`, unless there are outcome
+    constraints. Ax can save an experiment as JSON if the calibrator is a class of this package.
 
     Args:
         calibrator: The class of the calibrator. Each fit creates a new calibrator.
@@ -212,8 +212,8 @@ def delayed_model_config(
 ) -> ModelConfig:
     """Return a configuration with which Ax's model of an outcome takes account of pending trials.
 
-    Use it with `DelayedUpperConfidenceBound` or `DelayedThompsonSampling`.
-    `delay_aware_generation_strategy` combines the model and the function.
+    Use the configuration with the acquisition function `DelayedUpperConfidenceBound` or
+    `DelayedThompsonSampling`. `delay_aware_generation_strategy` sets both.
 
     Args:
         imputation: The assumed outcome of pending trials: ``"censor"`` for the worst observed

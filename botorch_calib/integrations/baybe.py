@@ -85,7 +85,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     was never run.
 
     Args:
-        limits: ``(lower, upper)`` of each limited target, in its units; None for no limit.
+        limits: A pair ``(lower, upper)`` for each limited target, by name, in the target's units;
+            None for no limit.
         level: Probability, in (0, 1), with which a recommendation shall keep all limits.
         budget: See `ChanceConstraint`.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
@@ -345,7 +346,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return [{**each, "state": state} for each, state in pairs]
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
-        """Raise ``InputDataError`` if ``measurements`` lack too many of ``last_lines``."""
+        """Raise ``InputDataError`` if less than the share `_MOST` of ``last_lines`` is found."""
         if not self.last_lines:
             return
         last = pd.DataFrame(self.last_lines)

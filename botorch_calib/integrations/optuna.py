@@ -196,7 +196,7 @@ def improvement(
     ``X``, ``n x d``, and ``pending``, ``m x d``, are in the unit cube. ``objectives`` and
     ``constraints`` hold the observed values, with ``n`` rows and a column for each outcome.
     ``models`` are in the same order, with the objectives first. Objectives are maximised. A
-    constraint is met if its value is at most 0. There may be no columns of ``constraints``.
+    constraint is met if its value is at most 0. ``constraints`` may have no columns.
     """
     feasible = (constraints <= 0.0).all(dim=-1)
     # If no trial is feasible, the reference point for several objectives is inferred from all
@@ -305,7 +305,7 @@ class SearchSpace:
 
     @property
     def dim(self) -> int:
-        """Number of columns in the encoding."""
+        """Number ``d`` of columns in the encoding."""
         return len(self._transform.bounds)
 
     def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:

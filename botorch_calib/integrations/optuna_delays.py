@@ -500,7 +500,8 @@ def _record(
 ) -> None:
     """Record a trial at the point ``x``, of length ``d``, in the ledger.
 
-    ``sign`` is -1 for an objective that is minimised, else 1. ``start`` and ``end`` are times.
+    ``sign`` is -1 for an objective that is minimised, else 1. ``start`` and ``end`` are the trial's
+    `places_in_time`.
     """
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:

@@ -295,7 +295,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._call_if_violated()
 
     def outstanding(self) -> list[dict[str, Any]]:
-        """Return the candidates without any outcome, as `generate` returned them."""
+        """Return the candidates without any outcome that were not withdrawn.
+
+        They have the format of `generate`.
+        """
         names = {*self.model_input_names} - {*self.contextual_variables}
         rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
@@ -452,7 +455,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _space(self, free: Tensor) -> MixedSpace:
         """Return the space of the model's inputs, with ``2 x d`` bounds ``free`` of the variables.
 
-        Inputs that are not variables, such as fixed features and contexts, are fixed.
+        The other inputs, which are fixed features and contexts, are fixed at their values.
         """
         names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
