@@ -380,7 +380,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
         """Return the current constraint, with all decisions that count.
 
-        Its models are taken from ``model``, a result of `train_model` (default: a model of all
+        Its models are taken from ``model``, a result of ``train_model`` (default: a model of all
         data).
         """
         model = self.train_model() if model is None else model
