@@ -39,10 +39,12 @@ from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
-# Tolerance for rounding at the boundary of a parameter constraint, in units of Ax's parameters.
+# Pending points may lie beyond a parameter constraint by up to this distance, due to rounding. The
+# unit is that of Ax's transformed parameters. Ax still drops pending points at larger distances.
 _EDGE = 1e-6
 
-#: Acquisition functions of one outcome. Those not in ``UNDER_CONSTRAINTS`` ignore constraints.
+#: Base classes of acquisition functions of one outcome. A function of such a class ignores outcome
+#: constraints unless it is in ``UNDER_CONSTRAINTS``.
 ONE_OUTCOME = (
     AnalyticAcquisitionFunction,
     CalibratedAcquisitionFunction,
@@ -56,7 +58,8 @@ CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogProbabilityOfFeasibility: ours.LogCalibratedProbabilityOfFeasibility,
 }
 UNDER_CONSTRAINTS = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
-#: For each Monte Carlo function that Ax chooses, the variant that caches roots of covariances.
+#: For each Monte Carlo function that Ax chooses, this package's variant that caches roots of the
+#: models' covariances.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.qLogCalibratedNoisyExpectedImprovement,
     qLogNoisyExpectedHypervolumeImprovement: ours.qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -81,8 +84,9 @@ class PendingAtEdges(Acquisition):
 class SampledSums(PendingAtEdges):
     """A variant of Ax's acquisition that samples all outcomes jointly and sums the samples.
 
-    The ``ModelList`` that Ax builds would sample each calibrated model separately. If the objective
-    is a sum of outcomes, Ax would need their joint normal distribution.
+    In Ax's own acquisition, the ``ModelList`` would sample each calibrated model separately. For a
+    sum of outcomes as the objective, Ax would need a joint normal distribution of the outcomes,
+    which calibrated models do not have.
     """
 
     def _subset_model(self, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -113,8 +117,9 @@ class ConstrainedClosedForm(SampledSums):
     `LogCalibratedConstrainedExpectedImprovement`, and ``qLogProbabilityOfFeasibility`` becomes
     `LogCalibratedProbabilityOfFeasibility`. This requires that the function has no options, that
     the objective and each constraint are on different metrics, and that each metric has its own
-    model with a calibrated or Gaussian posterior. Otherwise, noisy improvement functions cache the
-    roots of the models' covariance.
+    model with a calibrated or Gaussian posterior. If the models are sampled jointly, a noisy
+    improvement function that remains becomes its variant that caches roots of the covariances
+    (``CACHED_ROOTS``).
     """
 
     def _instantiate_acquisition(self) -> None:
@@ -155,8 +160,8 @@ def check_acquisition(
 ) -> None:
     """Raise ``UnsupportedError`` if an acquisition function does not fit the optimization.
 
-    ``acqf_class`` is None if Ax chooses the function. Ax would raise an error only after the
-    initial trials, or silently ignore a metric.
+    ``acqf_class`` is None if Ax chooses the function. Without this check, Ax would raise an error
+    only after the initial trials, or silently ignore a metric.
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:

@@ -25,9 +25,9 @@ from botorch_calib.optim.region import Region
 
 # Number of points from which a search in a mixed space starts, and number of rounds that follow.
 _POOL, _ROUNDS = 512, 3
-# Probability with which a round changes a column of the best point.
+# Probability with which a round replaces a column of the best point with a value of another point.
 _CHANGED = 0.3
-# Numbers of starts and of samples in the search over the continuous parameters.
+# Numbers of starts and of samples in each round's search over the continuous parameters.
 _RESTARTS, _SAMPLES = 2, 128
 
 
@@ -35,9 +35,11 @@ _RESTARTS, _SAMPLES = 2, 128
 class MixedSpace:
     """The points within given bounds that a client can represent, or all points in a list.
 
-    A fixed column has equal bounds. ``values`` holds the allowed values of each discrete column, in
-    increasing order. ``rounding`` moves points ``n x d`` to points that the client can represent. A
-    column may have a million values, so code must index them, and not loop over them.
+    A client is a framework such as Ax. ``place`` holds the bounds, ``2 x d``, or the list of
+    points, and the linear constraints. A fixed column has equal bounds. ``values`` holds the
+    allowed values of each discrete column, in increasing order. ``rounding`` moves points ``n x d``
+    to points that the client can represent. A column may have a million values, so code must index
+    the values, and not loop over them.
     """
 
     place: Place
@@ -46,7 +48,7 @@ class MixedSpace:
 
     @cached_property
     def fixed(self) -> dict[int, float]:
-        """The values of the fixed columns."""
+        """The values of the fixed columns, by the column's index."""
         lower, upper = self.region.bounds
         return {i: float(lower[i]) for i in (lower == upper).nonzero().flatten().tolist()}
 
@@ -55,7 +57,8 @@ class MixedSpace:
         """The columns that are not continuous."""
         lower, upper = self.region.bounds
         between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
-        # A category is one-hot encoded in a group of columns. Rounding sets the largest one to 1.
+        # A column is discrete if rounding moves any of these points. A category is one-hot encoded
+        # in a group of columns, and rounding sets the largest column to 1 and the others to 0.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
         return {*self.values, *moved.nonzero().flatten().tolist()}
 
@@ -67,7 +70,10 @@ class MixedSpace:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether columns that are not fixed are discrete, and the points are not listed."""
+        """Whether a column that is not fixed is discrete, or no column is free.
+
+        The result is False if the points are listed.
+        """
         is_listed = self.place.choices is not None
         return not is_listed and not (self.free and self.discrete <= self.fixed.keys())
 
@@ -79,9 +85,11 @@ class MixedSpace:
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
         """Find the best certified point; returns a point ``1 x d``, and whether it is certified.
 
-        If no point is certified, the result is the most promising point. In a mixed space the
-        search starts from the best of many points. Each round searches over the continuous
-        parameters, and compares the result with points that have other discrete parameters.
+        The best point has the largest ``acqf`` among points with a ``margin`` of at least 0. If no
+        point is certified, the result is the most promising point. In a mixed space (`is_mixed`)
+        the search starts from the best of many points. Each round searches over the continuous
+        parameters, and compares the result with points that have other values of the discrete
+        parameters.
         """
         if not self.is_mixed:
             best, certified = best_certified(acqf, margin, self.place)
@@ -112,10 +120,12 @@ class MixedSpace:
         maximize: bool,
         baseline: Tensor | None = None,
     ) -> Recommendation:
-        """Return the `Recommendation` of a point; in a mixed space, it is one of many points.
+        """Return the `Recommendation` of a point, with arguments as in `recommend`.
 
-        They include the best points that are safe with the given ``confidence`` and with 0.5. From
-        the latter, `recommend` finds the limits that prevent a better recommendation.
+        In a mixed space, or under parameter constraints, the point is chosen from a list. The list
+        includes the best point that is safe with the given ``confidence``, and the best point that
+        is safe with confidence 0.5. If the second point is better, `recommend` names the limits
+        that exclude it.
         """
         place = self.place
         if self.is_mixed or place.inequality_constraints or place.equality_constraints:
@@ -130,7 +140,10 @@ class MixedSpace:
         )
 
     def points(self, known: Tensor) -> Tensor:
-        """Return points ``n x d`` of the space: random and ``known`` points, ``m x 1 x d``."""
+        """Return points ``n x d`` of the space: random points, and ``known`` points ``m x 1 x d``.
+
+        The points are rounded and distinct. Points outside of the region are left out.
+        """
         X = self.region.sample(_POOL)
         X = torch.cat([self._combined(X), X, self.region.placed(known)])
         pool = self._expressed(X.squeeze(-2))
@@ -141,8 +154,9 @@ class MixedSpace:
     def _combined(self, X: Tensor) -> Tensor:
         """Set the discrete columns of points ``n x 1 x d`` to all combinations of ``values``.
 
-        If there are more than ``n`` combinations, random ones are used. Rounding evenly spread
-        points to the nearest values would seldom yield a value that is close to another value.
+        If there are more than ``n`` combinations, each column gets random values. Evenly spread
+        points are not rounded to the nearest values, since this would seldom yield a value that is
+        close to another value.
         """
         X, place = X.clone(), torch.arange(len(X))
         free = {i: values for i, values in self.values.items() if i not in self.fixed}

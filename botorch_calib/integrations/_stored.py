@@ -1,12 +1,15 @@
 """Data that clients store: the names of calibrators, and a row for the decision about each trial.
 
-A client builds new models for each trial, perhaps in another process. It builds the chance
-constraint from the stored rows and from the outcomes in its own data.
+Clients are the modules for Ax, BayBE, Optuna and Xopt. A row is a decision as
+`ChanceConstraint.decide` returns it. A client builds new models for each trial, perhaps in another
+process. From the stored rows and the outcomes in its own data, it builds the account of all
+decisions (a `DecisionAccount`) and then the chance constraint.
 
 If trials are lines of a table, a row also has an entry ``"inputs"``, the values of the inputs by
-name. `trials_in_table` reads two more entries: an `ID`, which the table may repeat, and
-``"earlier"``, the number of lines at this point when the decision was made. A row with the entry
-``"withdrawn"`` counts only if the table has a line for it after all.
+name. `trials_in_table` reads two more entries: an `ID`, which may also be in a column of the table,
+and ``"earlier"``, the number of lines at the row's point when the decision was made. A row with the
+entry ``"withdrawn"`` counts only if the table has a line for it after all. The books are a file
+that stores the rows.
 """
 
 from __future__ import annotations
@@ -41,18 +44,18 @@ from botorch_calib.models.process import observed_process, raw_width
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.prediction import EXCESS
 
-#: Finds the best point ``1 x d`` under a constraint; the flag is True if the point is certified.
+#: A function of a constraint that returns the best point ``1 x d``, and whether it is certified.
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
-#: The name under which a client stores a row if the client allows any name.
+#: Key of the row in the metadata of an Ax candidate.
 KEY = "chance_constraints"
-#: Suffix of a column's name, if the column tells on which side of a bound each outcome is.
+#: Suffix of the column that tells whether an outcome is above (1) or below (-1) its recorded value.
 BEYOND = "_beyond"
-#: The name that gest-api gives to the column of ids.
+#: Name of the column and of the row's entry that hold a decision's id; gest-api uses the same name.
 ID = "_id"
-# Seconds to wait for another process that is deciding about a batch.
+# Seconds to wait for another process that is deciding about a batch. Then SQLite raises an error.
 _TIMEOUT = 600.0
-# Larger values are treated as infinite, since their squares may overflow. Clients accept infinite
-# values, but rows and models do not.
+# Values of at least this magnitude count as infinite, since their squares may overflow. Clients
+# accept infinite values. Rows hold this magnitude instead, and no model can be fitted to them.
 INFINITE = 1e150
 #: Classes of `botorch_calib.calibration`, by name.
 KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(kind, type)}
@@ -62,7 +65,8 @@ def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str,
     """Check the options of a calibrator class, and return them with default values.
 
     A `LocalizedConformal` without options gets ``alpha=0.2``. An invalid option raises an error
-    here, before a fit after the initial trials would fail, or the client could not write its file.
+    here. Otherwise the error would come only when a model is fitted after the initial trials, or
+    when the client writes its file.
     """
     if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
         raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
@@ -99,7 +103,7 @@ def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
 
 
 def calibrator_class(stored: str | type[Calibrator]) -> Any:
-    """Return the class with a `stored_name`, and any other argument unchanged."""
+    """Return the class whose `stored_name` is given, and any other argument unchanged."""
     return KNOWN.get(stored, stored) if isinstance(stored, str) else stored
 
 
@@ -112,10 +116,11 @@ def account_of(
 ) -> DecisionAccount:
     """Build the account of a client's trials.
 
-    ``trials`` holds the stored row (empty if there is none) and the outcomes of each trial, in the
-    order of decisions. Trials that were never run are left out. Pending outcomes may be
-    missing, None or NaN. A row's entry ``"beyond"`` holds the sides of outcomes beyond a bound.
-    ``remedy`` is the advice about pending trials, which names methods of the client.
+    ``trials`` holds two dictionaries for each trial, in the order of decisions: the stored row
+    (empty without a decision), and the outcomes by name. The caller leaves out trials that were
+    never run. Pending outcomes may be missing, None or NaN. A row's entry ``"beyond"`` holds 1 for
+    each outcome above its value, and -1 for each outcome below its value, by name. ``remedy`` is
+    the advice about pending trials, which names methods of the client.
     """
     rows = [{**row, **known_outcomes(limits, came, row.get("beyond", {}))} for row, came in trials]
     account = DecisionAccount(limits, level, budget, rows, skip_malformed=True)
@@ -126,7 +131,11 @@ def account_of(
 def known_outcomes(
     names: Iterable[str], came: Mapping[str, float | None], sides: Mapping[str, float]
 ) -> Row:
-    """Return the entries ``"outcomes"`` (None while pending) and ``"beyond"`` of a row."""
+    """Return a row's entries ``"outcomes"``, None while pending, and ``"beyond"``.
+
+    ``came`` holds the outcomes by name; they are clamped to a magnitude of `INFINITE`. ``sides``
+    holds 1 for each outcome above its value, and -1 for each outcome below its value.
+    """
     y = {name: came.get(name) for name in names}
     known = {
         name: None if each is None or math.isnan(each) else min(max(each, -INFINITE), INFINITE)
@@ -142,7 +151,8 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # The inputs have changed since the decision. Its outcome still counts.
+            # The inputs have changed since the decision, so its point is dropped. Its outcome
+            # still counts.
             row["point"] = []
     constraint = ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -156,8 +166,8 @@ def best(
 ) -> tuple[Tensor, bool]:
     """Search for the best certified point; returns a point ``1 x d`` and whether it is certified.
 
-    If no point is certified, the search is repeated with expected outcomes at the ``pending``
-    points ``n x d``, and the result is the most informative point.
+    If no point is certified, the result is the most informative point. If there are ``pending``
+    points ``n x d``, it is searched with models conditioned on expected outcomes at these points.
     """
     point, certified = search(constraint)
     if not certified and pending is not None and len(pending):
@@ -170,7 +180,10 @@ def best(
 def decide(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, Row]:
-    """Decide about the `best` point; returns the point ``1 x d`` and the row to store."""
+    """Decide about the `best` point; returns the point ``1 x d`` and the row to store.
+
+    Warns if the point is not certified.
+    """
     point, certified = best(search, constraint, pending)
     (row,) = constraint.decide(point)
     if not (row["certified"] and certified):
@@ -181,7 +194,10 @@ def decide(
 def expanding(
     acqf: AcquisitionFunction, constraint: ChanceConstraint, share: float
 ) -> AcquisitionFunction:
-    """Return the function to maximise: set expansion in a ``share`` of decisions, else ``acqf``."""
+    """Return the function to maximise: `CertifiedSetExpansion` in a ``share`` of the decisions.
+
+    In the other decisions it is ``acqf``.
+    """
     return CertifiedSetExpansion(constraint) if expands(share, constraint.num_decisions) else acqf
 
 
@@ -197,9 +213,10 @@ def decide_in_turn(
 ) -> Iterator[tuple[Tensor, Row]]:
     """Yield ``num`` decisions, each about the point with the best confidence bound.
 
-    Each step yields a point ``1 x d`` and its row, whose ``"inputs"`` have these ``names``. The
-    objective is assumed to have its expected values at the ``pending`` points ``n x d``, and at the
-    points of earlier steps.
+    Each step yields a point ``1 x d`` and its row, whose ``"inputs"`` have the ``names`` of the
+    ``d`` columns. The objective is assumed to have its expected values at the ``pending`` points
+    ``n x d``, and at the points of earlier steps. ``search`` maximises the bound over certified
+    points. ``beta`` is the squared multiplier of the standard deviation in the bound.
     """
     for _ in range(num):
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
@@ -218,10 +235,12 @@ def trials_in_table(
 ) -> list[tuple[Row, dict[str, float]]]:
     """Match decisions with lines of a table; returns the row and the outcomes of each decision.
 
-    A line belongs to the decision with the same id. If several lines have this id, the line with
-    the most outcomes counts (the first one in a tie). A decision without such a line gets a line
-    with an equal point, or else the nearest line that differs only by rounding. A decision without
-    any line has no outcomes, and is left out if it was withdrawn.
+    ``inputs`` and ``outcomes`` are columns of the same table, and ``ids`` are the lines' ids. A
+    line belongs to the decision with the same id. If several lines have the id, the line with the
+    most outcomes counts (the first line in a tie). A decision whose id is not in the table gets a
+    line with an equal point, or else the nearest line that differs only by rounding. A decision
+    without any line has no outcomes, and is left out if it was withdrawn. The returned rows have
+    the entries ``"point"`` and ``"beyond"``, which `account_of` reads.
     """
     known, is_free = outcomes.notna().sum(axis=1), torch.ones(len(inputs), dtype=torch.bool)
     trials: list[tuple[Row, dict[str, float]]] = []
@@ -239,7 +258,8 @@ def trials_in_table(
             came = outcomes.iloc[max(lines[own], key=known.iloc.__getitem__)].to_dict()
             is_free[lines[own]] = False
         trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, came))
-    # Withdrawn candidates are matched last, since most likely they were not run.
+    # Most likely, withdrawn candidates were not run. So they are matched last, and other decisions
+    # about an equal point get its lines first.
     in_turn = sorted(trials, key=lambda trial: bool(trial[0].get("withdrawn")))
     for precision in range(2):
         for row, came in in_turn if is_free.any() else []:
@@ -258,10 +278,11 @@ def trials_in_table(
 
 
 def near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
-    """Return whether each line of ``inputs`` is at a point, and its largest distance in an input.
+    """Return, for each line of ``inputs``, whether it is at ``point``, and the distance.
 
-    ``precision`` 0 allows only for rounding in arithmetic. ``precision`` 1 also allows for values
-    that were written with fewer digits.
+    The distance is the largest absolute difference in any input. ``precision`` 0 allows only for
+    rounding in arithmetic. ``precision`` 1 also allows for values that were written with fewer
+    digits.
     """
     X = torch.tensor(inputs.to_numpy(dtype=float).copy())
     at, whole = X.new_tensor(point), X[X.isfinite().all(dim=-1)]
@@ -271,7 +292,10 @@ def near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tens
 
 
 def sides_of(came: Mapping[str, float]) -> dict[str, float]:
-    """Return the side, 1 or -1, of each outcome of a line that is beyond a bound."""
+    """Return 1 for each outcome of a line that is above its value, -1 for each one that is below.
+
+    ``came`` holds the line's values by column. The sides are in columns with the suffix `BEYOND`.
+    """
     sides = {}
     for key, side in came.items():
         if not key.endswith(BEYOND) or pd.isna(side) or side == 0.0:
@@ -284,11 +308,12 @@ def sides_of(came: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield a list of all decisions, also of a file; then write the list to the file.
+    """Yield ``decisions`` together with those stored in ``file``; then write the list to the file.
 
-    The block may change the list. If it raises an error, the file stays unchanged. Other processes
-    wait until the block ends. The ``file`` is an SQLite database, so no partial change remains if
-    the process is killed.
+    If an id occurs in both, the stored row is used. The ``with`` block may change the list. If the
+    block raises an error, the file stays unchanged. Other processes wait until the block ends. The
+    ``file`` is an SQLite database, so no partial change remains if the process is killed. If
+    ``file`` is None, nothing is read or written.
     """
     if file is None:
         yield [*decisions]
@@ -305,8 +330,11 @@ def in_books(file: str | None, decisions: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def with_books(file: str | None, decisions: Iterable[Row]) -> list[Row]:
-    """Return all decisions, also of a file if it exists."""
-    # The file is empty if a process was killed while creating it.
+    """Return ``decisions`` together with those stored in ``file``, if it exists.
+
+    If an id occurs in both, the stored row is used.
+    """
+    # The file is empty, and has no table to read, if a process was killed while creating it.
     if file is None or not Path(file).exists() or not Path(file).stat().st_size:
         return [*decisions]
     with _opened(file) as database:

@@ -1,13 +1,14 @@
 """Calibrated and delay-aware models in Ax, through its modular BoTorch generator.
 
-It needs Ax (``pip install botorch_calib[ax]``). A calibrated model wraps the Gaussian process that
-Ax would have used, and that Ax fits. Then the calibrator replays the trials in the order of their
-creation.
+The module needs Ax (``pip install botorch_calib[ax]``). A calibrated model wraps the Gaussian
+process that Ax would have used, and that Ax fits. Then the calibrator replays the trials in the
+order of their creation.
 
 `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition a `PendingAwareModel` on the
 pending points that Ax passes to them. Ax regards candidate, staged, running and *abandoned* trials
-as pending. Abandoned trials keep the search away from their points only if they are censored. Ax
-passes no times, so a hanging trial is pending until it is marked as abandoned.
+as pending. Abandoned trials keep the search away from their points only with
+``imputation="censor"``, which assumes the worst observed value at pending points. Ax passes no
+times, so a hanging trial counts as running until it is marked as abandoned.
 
 Importing this module enables Ax to build, fit, cross-validate and store these models, and to store
 a `PartlyKnownNoiseGP`. Import it before loading an experiment.
@@ -94,14 +95,14 @@ __all__ = [
 class Replays(Surrogate):
     """A surrogate whose calibrator, if any, is always computed from the surrogate's own data.
 
-    In cross-validation, Ax loads the hyperparameters of the full fit into a model of some of the
-    data. The calibrator then replays only these data, and sees no held-out data.
+    In cross-validation, Ax loads hyperparameters that were fitted to all data into a model of the
+    training folds. The calibrator then replays the training folds only, and sees no held-out data.
     """
 
     residuals = "prequential"
 
     def replay(self) -> None:
-        """Replace the calibrator by a new one that replays the current training data."""
+        """Recompute the calibrator: an untrained copy of it replays the current training data."""
         if self.calibrator is not None:
             fresh, residuals = self.calibrator.fresh(), self.residuals
             replayed = CalibratedModel.from_history(self.model, fresh, residuals=residuals)
@@ -116,7 +117,8 @@ class Replays(Surrogate):
 class ReplayedModel(Replays, CalibratedModel):
     """A `CalibratedModel` whose calibrator is always computed from the model's own data.
 
-    Ax fits ``model`` afterwards. For other arguments see `CalibratedModel.from_history`.
+    ``model`` may be unfitted, since Ax fits it afterwards. For the other arguments see
+    `CalibratedModel.from_history`.
     """
 
     def __init__(
@@ -129,8 +131,10 @@ class ReplayedModel(Replays, CalibratedModel):
 class PendingAwareModel(Replays, CensoredDelayModel):
     """A model of the observed trials that can be conditioned on pending trials.
 
-    The model itself has no pending points, so Ax predicts and cross-validates with the inner
-    ``model``. A censored outcome is the worst value observed so far.
+    Only acquisition functions condition it on pending trials, so Ax predicts and cross-validates
+    with the inner ``model``. With ``imputation="censor"``, each pending outcome is assumed to be
+    the worst value observed so far: the smallest value if the outcome is maximised, else the
+    largest.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
@@ -157,11 +161,11 @@ def calibrated_model_config(
     outcome in a ``SurrogateSpec``. Outcomes are calibrated after Ax's transforms, which winsorize
     very bad values by default.
 
-    Other fields of the configuration describe the Gaussian process, as without calibration:
-    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Multi-task models,
-    Ax's model selection and Ax's sensitivity analysis are not supported. If the objective is a
-    sum of outcomes, use `calibrated_generation_strategy` or outcome constraints. Ax can save an
-    experiment as JSON if the calibrator is a class of this package.
+    Other fields of the configuration describe the Gaussian process, as without calibration. Set
+    them by ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Multi-task
+    models, Ax's model selection and Ax's sensitivity analysis are not supported. If the objective
+    is a sum of outcomes, use `calibrated_generation_strategy`, unless there are outcome
+    constraints. Ax can save an experiment as JSON if the calibrator is a class of this package.
 
     Args:
         calibrator: The class of the calibrator. Each fit creates a new calibrator.
@@ -171,8 +175,9 @@ def calibrated_model_config(
         model_class: The class of the Gaussian process (default: Ax chooses), which Ax must be able
             to store. For ``SaasFullyBayesianSingleTaskGP``, for example, ``dataclasses.replace``
             sets the options of the sampler, ``mll_options``.
-        options: Plain values for the arguments of the calibrator (default: ``alpha=0.2`` for a
-            `LocalizedConformal`). For other values, write a subclass that sets them.
+        options: Arguments of the calibrator (default: ``alpha=0.2`` for a `LocalizedConformal`).
+            They must be plain values: numbers, strings, None or lists of these. For other values,
+            write a subclass that sets them.
 
     Raises:
         InputDataError: If an argument is unknown, or an option is not a plain value.
@@ -207,20 +212,24 @@ def delayed_model_config(
 ) -> ModelConfig:
     """Return a configuration with which Ax's model of an outcome takes account of pending trials.
 
-    Use it with `DelayedUpperConfidenceBound` or `DelayedThompsonSampling`.
-    `delay_aware_generation_strategy` combines the model and the function.
+    Use the configuration with the acquisition function `DelayedUpperConfidenceBound` or
+    `DelayedThompsonSampling`. `delay_aware_generation_strategy` sets both.
 
     Args:
         imputation: The assumed outcome of pending trials: ``"censor"`` for the worst observed
             value, ``"hallucinate"`` for the posterior mean.
         maximize: Whether the outcome is maximised.
-        calibrated: A `calibrated_model_config`, or a configuration of the Gaussian process
-            (default: Ax chooses).
+        calibrated: A `calibrated_model_config`, or the configuration of a `PartlyKnownNoiseGP`
+            (default: Ax's own model, without calibration).
+
+    Raises:
+        InputDataError: If ``imputation`` or ``calibrated`` has another value.
 
     Example:
         >>> config = delayed_model_config("hallucinate", calibrated=calibrated_model_config())
     """
-    # Without imputed values of pending points, the search would propose these points again.
+    # The imputation "none" is excluded: without assumed values at pending points, the search would
+    # propose these points again.
     check_one_of("imputation", imputation, ("censor", "hallucinate"))
     inner = ModelConfig() if calibrated is None else calibrated
     model_class = inner.botorch_model_class if isinstance(inner, ModelConfig) else inner
@@ -278,13 +287,17 @@ def model_within(
     model_config: ModelConfig,
     **given: Any,
 ) -> Model:
-    """Build the inner model, not fitted yet; without a ``model_class`` Ax chooses one."""
+    """Build the inner model of a wrapper, not fitted yet.
+
+    ``options`` are arguments of the model, and ``given`` holds Ax's arguments of an input
+    constructor. If ``model_class`` is None, Ax chooses the class.
+    """
     dataset, digest = given["dataset"], given["search_space_digest"]
     if isinstance(dataset, MultiTaskDataset):
         raise UnsupportedError("In Ax, models of several tasks cannot be wrapped.")
     if model_class is None:
         model_class = choose_model_class(dataset=dataset, search_space_digest=digest)
-        # Some standard errors may be unknown, which BoTorch's class does not accept.
+        # Some standard errors may be unknown (NaN), which `SingleTaskGP` does not accept.
         if model_class is SingleTaskGP and dataset.Yvar is not None:
             model_class = PartlyKnownNoiseGP
     config = replace(model_config, botorch_model_class=model_class, model_options=options)
@@ -295,13 +308,13 @@ def model_within(
 def _fit_replayed(model: Replays, **given: Any) -> None:
     fit_botorch_model(model.model, **given)
     model.replay()
-    # Warn now, since the first posterior is computed when the optimiser chooses its starts, which
-    # suppresses warnings.
+    # Warn now: the model would warn at its first posterior, which is computed when the optimiser
+    # chooses its starting points, and warnings are suppressed there.
     model.warn_if_unlearned()
 
 
 class LeaveOutInfinite(Transform):
-    """Replaces infinite values, to which no model can be fitted, by NaN, which Ax leaves out."""
+    """Replaces infinite values, to which no model can be fitted, with NaN, which Ax leaves out."""
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
         observed = experiment_data.observation_data
@@ -327,7 +340,8 @@ class LeaveOutInfinite(Transform):
 
 
 register_transform(LeaveOutInfinite)
-# Ax's transforms and `LeaveOutInfinite`, since `Winsorize` keeps infinite values on the good side.
+# Ax's default transforms. `Winsorize` clamps infinite values on the bad side, but keeps those on
+# the good side, so `LeaveOutInfinite` follows it.
 TRANSFORMS: list[type[Transform]] = [*MBM_X_trans, *Y_trans]
 TRANSFORMS.insert(TRANSFORMS.index(Winsorize) + 1, LeaveOutInfinite)
 
@@ -339,11 +353,12 @@ def calibrated_generation_strategy(
     botorch_acqf_class: type[AcquisitionFunction] | None = None,
     struct: GenerationStrategyDispatchStruct | None = None,
 ) -> GenerationStrategy:
-    """Return Ax's generation strategy with calibrated models, checked against the experiment.
+    """Return Ax's generation strategy with calibrated models of the experiment's outcomes.
 
-    By default Ax chooses the acquisition function. For one objective under outcome constraints a
-    closed form replaces it if possible, see `ConstrainedClosedForm`. Otherwise it is estimated from
-    samples. Give ``qLogNoisyExpectedImprovement`` as ``botorch_acqf_class`` to use samples always.
+    By default Ax chooses the acquisition function. For one objective under outcome constraints, a
+    closed form replaces Ax's choice if possible, see `ConstrainedClosedForm`. In all other cases
+    Ax's choice is used, which is estimated from posterior samples. To use samples always, give
+    ``qLogNoisyExpectedImprovement`` as ``botorch_acqf_class``.
 
     Args:
         client: A client or an experiment with a configured optimisation.
@@ -366,7 +381,7 @@ def calibrated_generation_strategy(
     """
     experiment, optimization = configured_experiment(client)
     check_acquisition(optimization, botorch_acqf_class)
-    for constraint in optimization.all_constraints:  # Ax raises only after the initial trials
+    for constraint in optimization.all_constraints:  # Ax would raise only after initial trials
         if constraint.relative and experiment.status_quo is None:
             raise UnsupportedError(
                 f"{constraint} is relative to a baseline, but there is none: call "
@@ -399,19 +414,21 @@ def delay_aware_generation_strategy(
     struct: GenerationStrategyDispatchStruct | None = None,
     acquisition: str = "ucb",
 ) -> GenerationStrategy:
-    """Return Ax's generation strategy for one objective while other trials are pending.
+    """Return Ax's generation strategy for one objective, with account of pending trials.
 
     With ``imputation="censor"`` the strategy is GP-UCB-SDF [Verma2022]_, and with ``"hallucinate"``
     it is GP-BUCB. With ``acquisition="ts"`` the strategies are GP-TS-SDF and GP-BTS. The settings
     ``max_censored`` and ``spread_beyond`` of a `DelayStrategy` are not used.
 
-    Mark trials as *abandoned* if their points cannot be evaluated, or if they hang. The point of a
-    *failed* trial may be proposed again. Without new observations, the next trial has this point.
+    Mark a trial as *abandoned* if its point cannot be evaluated, or if the trial hangs. The point
+    of a trial that is marked as *failed* may be proposed again: without new observations, the next
+    trial repeats it.
 
     Args:
         client: A client or an experiment with a configured optimisation.
         imputation: See `delayed_model_config`. Use ``"censor"`` if points may be abandoned.
-        calibrated: A `calibrated_model_config`, to calibrate the model by the observed trials.
+        calibrated: See `delayed_model_config`. A `calibrated_model_config` calibrates the model by
+            the observed trials.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
             ``UpperConfidenceBound``. The default is the default of `DelayAwareProposer`, 4 for
             ``"hallucinate"`` with ``"ucb"`` and 1 otherwise.
@@ -421,8 +438,8 @@ def delay_aware_generation_strategy(
 
     Raises:
         InputDataError: If no optimisation is configured, or an argument is out of its range.
-        UnsupportedError: If there are several objectives or outcome constraints, or ``"ts"`` would
-            draw observations.
+        UnsupportedError: If there are several objectives or outcome constraints, or ``calibrated``
+            has ``denoise=False`` with ``acquisition="ts"``.
 
     Example:
         >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
@@ -457,7 +474,10 @@ def strategy_with(
     botorch_acqf_class: type[AcquisitionFunction] | None,
     struct: GenerationStrategyDispatchStruct | None,
 ) -> tuple[GenerationStrategy, dict[str, Any]]:
-    """Return Ax's strategy, and the arguments of its generator after the initial trials."""
+    """Return Ax's strategy, and the arguments of the generator that follows the initial trials.
+
+    The caller may change the returned dictionary, which belongs to the strategy.
+    """
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
         model_config=model_config,
@@ -469,7 +489,7 @@ def strategy_with(
 
 
 def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
-    """Fit a generator of a strategy to all data, and return its adapter."""
+    """Fit the generator of a strategy to all data of the experiment, and return its adapter."""
     check_observed(experiment)
     spec.fit(experiment)
     return spec.fitted_adapter
@@ -494,9 +514,11 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
 
 
 for _kept in (ReplayedModel, PartlyKnownNoiseGP, PendingAwareModel):
-    # The name includes the module, since Ax's error shows it if this module has not been imported.
+    # Ax's error shows the name if this module has not been imported, so the name includes the
+    # module.
     _name = f"{__name__}.{_kept.__name__}"
     MODEL_REGISTRY[_kept], REVERSE_MODEL_REGISTRY[_name] = _name, _kept
-# Ax predicts moments of the mixture for an ``EnsemblePosterior``. A `CalibratedPosterior` has these
-# moments, even without ensemble members.
+# For an ``EnsemblePosterior``, Ax predicts the mean and variance of the mixture. A
+# `CalibratedPosterior` is registered as one, since it has these moments, even if its model is not
+# an ensemble.
 EnsemblePosterior.register(CalibratedPosterior)

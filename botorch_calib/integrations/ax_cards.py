@@ -30,7 +30,10 @@ from botorch_calib.models.process import observed_process, raw_train_inputs
 
 
 class _Card(Analysis):
-    """A card with a table about an experiment; if there are no models yet, it shows an error."""
+    """Base class of cards with a table; if there are no models yet, the card shows an error.
+
+    By default the table has the rows that ``_rows`` returns for the model of each metric.
+    """
 
     title: str
     subtitle: str
@@ -56,10 +59,11 @@ class _Card(Analysis):
 
 
 class CertifiedTrials(_Card):
-    """A table of the trials with a decision: their limits, predicted quantiles and outcomes.
+    """A table of the trials that a chance constraint decided about, certified or not.
 
-    The subtitle gives the number of violations, its bound and the remaining budget. The client
-    needs a `chance_constrained_generation_strategy`.
+    It has the limits, predicted quantiles and outcomes of each trial. The subtitle gives the number
+    of violations, its bound and the remaining budget. The client needs a
+    `chance_constrained_generation_strategy`.
 
     Example:
         >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
@@ -148,11 +152,11 @@ class CalibrationReports(_Card):
 class NoiseDiagnoses(_Card):
     """A table of each metric's noise: the value in its model, and the value that the data support.
 
-    The values are from `noise_diagnosis`. A model of several tasks, such as sources of data or
-    earlier experiments, has a row for each task. Noise is a standard deviation, in the units in
-    which Ax passes the metric to its model. The metric is usually standardized, so that 1 is the
-    standard deviation of all observations. ``multiplier``, which has no unit, applies to variances:
-    multiply standard errors by its square root.
+    The supported value has the largest likelihood, see `noise_diagnosis`. A model of several tasks,
+    such as sources of data or earlier experiments, has a row for each task. Noise is a standard
+    deviation, in the units in which Ax passes the metric to its model. The metric is usually
+    standardized, so that 1 is the standard deviation of all observations. ``multiplier``, which has
+    no unit, applies to variances: multiply standard errors by its square root.
 
     Args:
         level: Confidence level of the intervals, in (0, 1).

@@ -1,11 +1,11 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
-It needs Ax (``pip install botorch_calib[ax]``). For each trial the constraint is built anew, from
-models of the current data and the decisions about earlier trials. Ax stores the rows of decisions
-as metadata of the candidates. So the account remains correct after a restart from JSON or a
-database, and with parallel trials. Ax's transforms of outcomes are not used, since they would
-winsorize or compress the values that have limits. Importing this module enables Ax to load such a
-strategy.
+The module needs Ax (``pip install botorch_calib[ax]``). For each trial the constraint is built
+anew, from models of the current data and the decisions about earlier trials. Ax stores each
+decision, as a row of plain values, in the metadata of the candidate. So the account of decisions
+and violations remains correct after a restart from JSON or a database, and with parallel trials.
+Ax's transforms of outcomes are not used, since they would winsorize or compress the values that
+have limits. Importing this module enables Ax to load a `chance_constrained_generation_strategy`.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.optim.region import LinearConstraints
 
-#: Ax's transforms of parameters, not of outcomes. Users may add Ax's `AddExecutionViability`.
+#: Ax's transforms of parameters. Transforms of outcomes are left out, since limits are in the units
+#: of the metrics. Users may add Ax's `AddExecutionViability`.
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *registry.MBM_X_trans, Derelativize]
-#: States of trials that Ax regards as not run: they get no value, and Ax may repeat their points.
+#: Statuses of trials that Ax regards as never run: Ax expects no data, and may repeat their points.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
-# Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces temporarily.
+# Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces, and that the
+# adapter restores before each fit.
 BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
 
 
@@ -87,7 +89,7 @@ class CertifiedPoints(ConstrainedClosedForm):
         botorch_acqf_options: dict[str, Any],
         model: Any,
     ) -> AcquisitionFunction:
-        """Build Ax's function; a closed form takes its best value from certified points only."""
+        """Build Ax's function; a closed form improves on the best certified mean."""
         constraint, X = self.options.get("constraint"), self.X_observed
         is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
         if is_closed and constraint is not None and X is not None:
@@ -126,10 +128,11 @@ class CertifiedPoints(ConstrainedClosedForm):
         return points, values, torch.ones(len(points), dtype=self.dtype)
 
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        """Choose ``n`` certified points one by one; returns points ``n x d`` and values ``n``.
+        """Choose ``n`` points one by one, each certified if possible.
 
-        A chosen point is pending in the next searches. With the option ``"recommend"`` the result
-        is the recommended point, with the value 0.
+        Returns the points ``n x d`` and the values ``n`` of the acquisition function. A chosen
+        point is pending in the next searches. With the option ``"recommend"`` the result is the
+        recommended point, with the value 0.
         """
         self.decided = []
         if "recommend" in self.options:
@@ -162,7 +165,7 @@ class CertifyingAdapter(TorchAdapter):
     generator: Any  # Ax's `BoTorchGenerator`
     # Decisions of the current call about candidates that are not trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
-    # The generator's `BORROWED` attributes when it was created.
+    # Values of the generator's `BORROWED` attributes before the first fit.
     _made: dict[str, Any] | None = None
 
     def _fit_if_implemented(self, *args: Any, **kwargs: Any) -> None:
@@ -181,11 +184,13 @@ class CertifyingAdapter(TorchAdapter):
         model_gen_options: dict[str, Any] | None = None,
     ) -> GeneratorRun:
         """Generate candidates, and remember the decisions until the candidates are trials."""
-        # Ax adds earlier candidates of the same call as pending points without a trial index.
+        # Ax passes earlier candidates of the same call as pending points without a trial index.
+        # Decisions about other candidates are from earlier calls, and are forgotten.
         pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
         waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
-        # Otherwise Ax would use the configuration at the creation of the adapter.
+        # Without this argument, Ax would use the configuration from the adapter's creation, which
+        # may have changed since.
         config = optimization_config or self._experiment.optimization_config
         run = super().gen(
             n, search_space, config, pending_observations, fixed_features, model_gen_options
@@ -219,12 +224,16 @@ class CertifyingGenerators(registry.GeneratorRegistryBase):
     CERTIFIED = "Certified"
 
 
-# The name includes the module, since Ax's error shows it if this module has not been imported.
+# Ax's error shows the name if this module has not been imported, so the name includes the module.
 CertifyingGenerators.__name__ = f"{__name__}.{CertifyingGenerators.__name__}"
 
 
 def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, float | None]]:
-    """Return the lower and upper limit of each constrained outcome, in the constraints' order."""
+    """Return the lower and upper limit of each constrained metric, by name; None for no limit.
+
+    If a metric has several limits on one side, the tightest limit is returned. Metrics are in the
+    order of the constraints.
+    """
     if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
         raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     limits: dict[str, tuple[float | None, float | None]] = {}
@@ -241,7 +250,7 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
 
 
 def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> OptimizationConfig:
-    """Return the configured optimisation; limits relative to a baseline become absolute."""
+    """Return the configured optimisation, with limits relative to a baseline made absolute."""
     _, config = configured_experiment(experiment)
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return config
@@ -272,9 +281,10 @@ def account_of(
     config: OptimizationConfig,
     proposed: Iterable[DecidedArm] = (),
 ) -> DecisionAccount:
-    """Build the account of all decisions, also about ``proposed`` arms that are not in trials yet.
+    """Build the account of all decisions, including those about ``proposed`` arms.
 
-    The limits in ``config`` must be absolute; see `absolute_config`.
+    Proposed arms do not belong to a trial yet. ``settings`` holds the ``level`` and the ``budget``.
+    The limits in ``config`` must be absolute, see `absolute_config`.
     """
     _, stated = configured_experiment(experiment)
     check_baseline(experiment, stated)
@@ -307,7 +317,10 @@ class DecidedArm(NamedTuple):
 
 
 def decided_trials(experiment: Experiment) -> list[DecidedArm]:
-    """Return the arms that models have chosen, in order, except arms that were never run."""
+    """Return the arms that models have chosen, except arms that were never run.
+
+    The arms are in the order of trials, and of generator runs within a trial.
+    """
     found = observed_means(experiment)
     decided = []
     for index, trial in sorted(experiment.trials.items()):
@@ -328,7 +341,7 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
 
 
 def stored_rows(run: GeneratorRun) -> dict[str, Row]:
-    """Return the rows of decisions about the arms of a run, by arm signature."""
+    """Return the rows of the decisions about a generator run's arms, by arm signature."""
     metadata = run.candidate_metadata_by_arm_signature or {}
     return {arm: own[stored.KEY] for arm, own in metadata.items() if own and stored.KEY in own}
 
@@ -347,7 +360,10 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
 
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
-    """Return each metric's mean, by trial and arm; the mean of a curve is its last value."""
+    """Return each metric's mean by name, for each pair of a trial index and an arm name.
+
+    For a metric that is measured as a curve, the result is the last value.
+    """
     means: dict[tuple[int, str], dict[str, float | None]] = {}
     for row in experiment.lookup_data().df.itertuples():
         means.setdefault((row.trial_index, row.arm_name), {})[row.metric_name] = float(row.mean)
@@ -367,14 +383,14 @@ def chance_constrained_generation_strategy(
     """Return a strategy whose trials meet the outcome constraints with a stated probability.
 
     After the initial trials, each trial maximises Ax's acquisition function over the points that a
-    `ChanceConstraint` on all outcomes certifies. At most ``violation_bound(T)`` of the
+    `ChanceConstraint` on all outcomes certifies. At most ``(1 - level) T + budget + level`` of the
     first ``T`` certified trials violate a limit, however wrong the models are. If no point is
     certified, the trial is the most informative point, with a ``NotCertifiedWarning``. Initial
     trials and attached trials are not certified. Attached trials count as initial trials: attach
     trials that are known to be safe, so that few other initial trials run.
 
-    Constraints may be relative to a baseline. If the baseline's outcomes change, the limits at the
-    time of an earlier decision still apply to it.
+    Constraints may be relative to a baseline. If the baseline's outcomes change, each earlier
+    decision keeps the limits from the time of the decision.
 
     Args:
         client: A client or an experiment, with constraints on one metric each.
@@ -425,7 +441,7 @@ def chance_constrained_generation_strategy(
                 "give it a `calibrated_model_config(denoise=False)`."
             )
     node = strategy.nodes_by_name["MBM"]
-    # If the best point was run before, Ax would replace it by a random, uncertified point.
+    # If the best point was run before, Ax would replace it with a random, uncertified point.
     node.should_deduplicate = False
     (spec,) = node.generator_specs
     spec.generator_enum = CertifyingGenerators.CERTIFIED
@@ -438,7 +454,7 @@ def chance_constrained_generation_strategy(
 
 
 def _standardized(config: ModelConfig) -> ModelConfig:
-    """Return the configuration; it standardises the outcome unless it has outcome transforms."""
+    """Return the configuration, with standardisation unless it specifies outcome transforms."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config
@@ -454,9 +470,9 @@ def recommendation(
 
     Args:
         client: A client with a `chance_constrained_generation_strategy`.
-        confidence: Confidence of each statement, in (0, 1).
+        confidence: Confidence of each statement in the `Recommendation`, in (0, 1).
         baseline: Parameters to compare with (default: the parameters given to
-            ``client.attach_baseline``).
+            ``client.attach_baseline``, if any).
 
     Raises:
         InputDataError: If the client has another strategy, or an outcome has not been observed.
@@ -525,10 +541,11 @@ def last_safe(client: Client) -> dict[str, Any] | None:
 def withdraw(client: Client, trial_index: int) -> None:
     """Take back the decision about a trial that was never run, and will not be run.
 
-    Until then the trial counts as a violation. ``client.mark_trial_failed`` does the same for a
-    running trial. This function also marks a trial as failed if it was abandoned, or completed
-    without a value. Ax may propose its point again. Do not withdraw a trial that was run, even if
-    it has no value: the bound on violations would not hold without it.
+    A certified trial without data counts as a violation until it is withdrawn. For a running trial,
+    ``client.mark_trial_failed`` has the same effect. This function also marks a trial as failed if
+    the trial was abandoned, or completed without a value. Ax may propose the point of a withdrawn
+    trial again. Do not withdraw a trial that was run, even if it has no value: the bound on
+    violations would not hold without it.
 
     Raises:
         InputDataError: If the trial has no decision, or any data.
@@ -555,7 +572,10 @@ def withdraw(client: Client, trial_index: int) -> None:
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
-    """Return the generator of a strategy after the initial trials, which must certify points."""
+    """Return the generator specification that follows a strategy's initial trials.
+
+    Raises ``InputDataError`` unless this generator certifies points.
+    """
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:

@@ -1,7 +1,7 @@
 """Chance constraints in BayBE: a recommender that stores its decisions with the campaign.
 
-It needs BayBE (``pip install botorch_calib[baybe]``). The search space must be discrete, since the
-recommender certifies each candidate.
+The module needs BayBE (``pip install botorch_calib[baybe]``). The search space must be discrete,
+since the recommender certifies each candidate.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _BATCH = "BatchNr"  # BayBE's column with the batch number of each measurement
 # _WITHDRAWN: The user withdrew the candidate.
 _RUN, _LATE, _REPLACED, _WITHDRAWN = "run", "late", "replaced", "withdrawn"
 _NOT_RUN, _OVERTAKEN = (_REPLACED, _WITHDRAWN), (_REPLACED, _LATE)
-# Number of last measurements that identify a campaign, and the share of them that must be found.
+# Number of last measurements that identify a campaign, and the least share of them that a call must
+# find in its measurements. With a smaller share, the decisions are taken to be of another campaign.
 _LAST, _MOST = 20, 0.6
 
 
@@ -73,21 +74,25 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     after about 8 measurements for each parameter.
 
     **What counts.** A certified candidate counts as a violation until it is measured, unless a
-    later call replaces it. A call with ``pending_experiments`` replaces all open candidates except
-    these experiments. Any call replaces the candidates of earlier calls that had the same
-    measurements. If a replaced candidate is measured after all, it counts, and from then on the
-    other replaced candidates count too. So the bound holds if running experiments are named in
-    ``pending_experiments``. Otherwise it may be exceeded, by at most the number of experiments that
-    were running when a replaced candidate was first measured. Enter a failed run as a measurement
-    without values: a run without a measurement is treated as a recommendation that was never run.
+    later call *replaces* it, which means that it is assumed never to be run. A call with
+    ``pending_experiments`` replaces all unmeasured candidates except these experiments. Any call
+    replaces the unmeasured candidates of earlier calls that had the same measurements. If a
+    replaced candidate is measured after all, it counts, and from then on the other replaced
+    candidates count too. So the bound holds if running experiments are named in
+    ``pending_experiments``. Otherwise the bound may be exceeded, by at most the number of
+    experiments that were running when a replaced candidate was first measured. Enter a failed run
+    as a measurement without values: a run without a measurement is treated as a recommendation that
+    was never run.
 
     Args:
-        limits: ``(lower, upper)`` of each limited target, in its units; None for no limit.
+        limits: A pair ``(lower, upper)`` for each limited target, by name, in the target's units;
+            None for no limit.
         level: Probability, in (0, 1), with which a recommendation shall keep all limits.
         budget: See `ChanceConstraint`.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
-        decisions: The decisions so far.
+        decisions: The decisions so far. Each recommendation updates them.
         last_lines: The last measurements, which identify the campaign that the decisions are for.
+            Each recommendation updates them, too.
 
     Raises:
         InputDataError: If ``limits`` does not hold pairs. When it recommends: if the number of
@@ -120,7 +125,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame | None = None,
         pending_experiments: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Recommend candidates; raises BayBE's ``NotEnoughPointsLeftError`` if too few are left."""
+        """Recommend ``batch_size`` candidates, as a table with a row for each candidate.
+
+        Raises BayBE's ``NotEnoughPointsLeftError`` if fewer candidates are left.
+        """
         models, target, measurements = self._models(searchspace, objective, measurements)
         decisions = self._asked_again(searchspace, measurements, pending_experiments)
         constraint = self._constraint(searchspace, measurements, decisions, models)
@@ -161,8 +169,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             row.update(candidate=candidate, state=None, batch=batch, after=len(measurements))
             (own,) = _same(searchspace, [row], measurements)
             row["known"] = values[own].to_numpy().tolist()
-        # Decisions are stored last, since a call that fails returns no candidates. If a candidate
-        # is recommended again for the same measurements, its new decision replaces the old one.
+        # Decisions are stored last, since a call that fails returns no candidates. If a replaced or
+        # withdrawn candidate is recommended again for the same measurements, the new decision
+        # replaces the old decision.
         again = zip(decisions, _same(searchspace, decisions, recommended), strict=True)
         self.decisions = [
             each
@@ -192,7 +201,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
 
         Args:
             campaign: A campaign with measurements.
-            confidence: Confidence of each statement, in (0, 1).
+            confidence: Confidence of each statement in the `Recommendation`, in (0, 1).
 
         Warns:
             NotCertifiedWarning: If no candidate is safe with this confidence.
@@ -209,7 +218,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return candidates[(choices == stated.candidate).all(dim=-1).numpy()][:1], stated
 
     def outstanding(self, campaign: Campaign) -> pd.DataFrame:
-        """Return unmeasured recommended candidates, with flags ``certified`` and ``replaced``."""
+        """Return a table of the recommended candidates that were neither measured nor withdrawn.
+
+        It has a column for each parameter, and the flags ``certified`` and ``replaced``.
+        """
         names, flags = [*campaign.searchspace.parameter_names], ["certified", "replaced"]
         states = ({**each, "replaced": each["state"] == _REPLACED} for each in self._open(campaign))
         rows = [{**each["candidate"], **{flag: each[flag] for flag in flags}} for each in states]
@@ -281,13 +293,17 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         decisions: Sequence[_Stored],
         models: Mapping[str, Any],
     ) -> ChanceConstraint:
-        """Return the constraint with the decisions that count."""
+        """Return the constraint with the decisions that count.
+
+        A decision about a measured candidate counts. Without a measurement, a withdrawn candidate
+        does not count, and a replaced candidate counts once any replaced candidate was measured.
+        """
         lines, columns = _lines(searchspace, decisions, measurements), searchspace.comp_rep_columns
         outcomes, trials = measurements[[*self.limits]].to_dict("records"), []
         states = _states(decisions, lines)
         left_out = (_WITHDRAWN,) if _LATE in states else _NOT_RUN
         for each, line, state in zip(decisions, lines, states, strict=True):
-            # The inputs may have changed since the decision.
+            # If the inputs have changed since the decision, its point is dropped.
             point = [each["inputs"][n] for n in columns] if {*each["inputs"]} == {*columns} else []
             if state not in left_out:
                 trials.append(({**each, "point": point}, {} if line is None else outcomes[line]))
@@ -304,7 +320,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame,
         pending_experiments: pd.DataFrame | None,
     ) -> list[_Stored]:
-        """Return copies of the decisions; ``state`` marks decisions that the new call replaces."""
+        """Return copies of the decisions, in which ``state`` is up to date.
+
+        Decisions that a new call with these arguments replaces have the state `_REPLACED`.
+        """
         states = _states(self.decisions, _lines(searchspace, self.decisions, measurements))
         if _LATE in states and _REPLACED in states:
             warn(
@@ -327,7 +346,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return [{**each, "state": state} for each, state in pairs]
 
     def _check_campaign(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> None:
-        """Raise ``InputDataError`` if most of the last known measurements are missing."""
+        """Raise ``InputDataError`` if less than the share `_MOST` of ``last_lines`` is found."""
         if not self.last_lines:
             return
         last = pd.DataFrame(self.last_lines)
@@ -350,11 +369,12 @@ def _same(
     decisions: Sequence[Mapping[str, Any]],
     experiments: pd.DataFrame | None,
 ) -> NDArray[np.bool_]:
-    """Whether each experiment belongs to each decision's candidate, ``decisions x experiments``.
+    """Return whether experiments belong to decisions' candidates, ``decisions x experiments``.
 
-    As in BayBE, an experiment belongs to the candidate with the nearest value of each parameter.
-    Values far outside of the grid belong to no candidate. If a candidate was recommended without
-    some parameter, any value of this parameter matches.
+    As in BayBE, an experiment belongs to the candidate with the nearest value of each parameter. A
+    value outside of the parameter's grid, by more than half of the largest step, belongs to no
+    candidate. If a candidate was recommended without some parameter, any value of this parameter
+    matches.
     """
     experiments = pd.DataFrame() if experiments is None else experiments
     same = np.ones((len(decisions), len(experiments)), dtype=bool)
@@ -366,7 +386,7 @@ def _same(
         if parameter.is_numerical:
             grid, own = np.array(parameter.values, dtype=float), own.astype(float)
             reach = np.abs(own[:, None] - grid).min(axis=1).clip(max=np.diff(grid).max() / 2)
-            # A grid that is computed again may differ in the last digits.
+            # A grid that is computed again may differ in the last digits, so allow for rounding.
             reach += 1e-9 * np.abs(grid).max()
             is_equal = np.abs(np.array(named, dtype=float)[:, None] - own) <= reach
         else:
@@ -381,9 +401,10 @@ def _lines(
 ) -> list[int | None]:
     """Return the line of each decision's measurement in the table; None without a measurement.
 
-    Measurements that were known at a decision can only belong to earlier decisions. They are found
-    by their values. If no line has the values of a known measurement, a line from an early batch is
-    regarded as its correction. Without such a line, the measurement was removed.
+    Measurements of a candidate that were known at a decision about it can only belong to earlier
+    decisions. They are found by their values. If no line has the values of a known measurement, a
+    line from a batch that the decision knew is regarded as its correction. Without such a line, the
+    measurement was removed.
     """
     may_be = _same(searchspace, decisions, measurements)
     batches = np.asarray(measurements.get(_BATCH, 0))
@@ -398,8 +419,10 @@ def _lines(
             own[at[equal][:1]] = False
         own[np.flatnonzero(own & (batches <= decision["batch"]))[:missing]] = False
     lines: list[int | None] = [None] * len(decisions)
-    # A measurement that may belong to few decisions is an early one. It is assigned to the last of
-    # these decisions, so that the others keep their measurements if one is removed.
+    # An early measurement may belong to fewer decisions than a late one, since later decisions
+    # already knew it. So measurements are assigned in this order. Each goes to the latest free
+    # decision, if possible one that is neither replaced nor withdrawn. Then late decisions keep
+    # their measurements even if an early measurement is removed.
     for line in may_be.sum(axis=0).argsort(kind="stable").tolist():
         free = [j for j in np.flatnonzero(may_be[:, line]).tolist() if lines[j] is None]
         if free:
@@ -408,7 +431,7 @@ def _lines(
 
 
 def _states(decisions: Sequence[_Stored], lines: Sequence[int | None]) -> list[str | None]:
-    """Return the states of the decisions, given the lines of the measurements."""
+    """Return the states of the decisions, given their lines in the table, or None."""
     return [
         each["state"] if line is None else _LATE if each["state"] in _OVERTAKEN else _RUN
         for each, line in zip(decisions, lines, strict=True)

@@ -1,10 +1,10 @@
 """Calibrated models in Optuna: a ``candidates_func`` for Optuna's ``BoTorchSampler``.
 
-This package's samplers are in `optuna_delays` and `optuna_decisions`. All need optuna-integration
-(``pip install botorch_calib[optuna]``). For each trial, a Gaussian process is fitted to each
-outcome. Its calibrator replays the complete trials in the order of their numbers, and an
-acquisition function of these models is maximised. Nothing is kept between trials, so a loaded study
-continues as if it had not been interrupted.
+This package's samplers are in `optuna_delays` and `optuna_decisions`. All three modules need
+optuna-integration (``pip install botorch_calib[optuna]``). For each trial, the ``candidates_func``
+fits a Gaussian process to each outcome. The calibrator of the outcome replays the complete trials
+in the order of their numbers, and an acquisition function of the calibrated models is maximised.
+Nothing is kept between trials, so a loaded study continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS
 
-#: Computes the next point from inputs, objectives and constraints of the complete trials, the
-#: bounds, and the inputs of running trials.
+#: Computes the next point, ``1 x d``, from inputs, objectives and constraints (or None) of the
+#: complete trials, the bounds ``2 x d``, and the inputs of running trials (or None).
 CandidatesFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None], Tensor]
 
-# A space without continuous parameters is searched completely if it has at most this many points.
+# A space without continuous parameters is searched completely if it has at most this many points. A
+# larger space is searched as if it were continuous, and the result is rounded.
 MOST_POINTS = 2048
 
 
@@ -80,18 +81,18 @@ def calibrated_candidates_func(
 ) -> CandidatesFunction:
     """Return a ``candidates_func`` with calibrated models for Optuna's ``BoTorchSampler``.
 
-    It maximises `LogCalibratedExpectedImprovement` or, under constraints,
+    The function maximises `LogCalibratedExpectedImprovement` or, under constraints,
     `LogCalibratedConstrainedExpectedImprovement` (`LogCalibratedProbabilityOfFeasibility` until a
     trial is feasible). For several objectives it maximises
     `qLogCalibratedNoisyExpectedHypervolumeImprovement` with a reference point inferred from the
-    Pareto front. With five or more objectives and few trials the approximate hypervolume may be
-    empty; then it maximises BoTorch's ``qLogNParEGO``. Until two trials are complete, it draws the
-    point uniformly.
+    Pareto front. With five or more objectives and few trials, the approximation of the hypervolume
+    may have no cells. The function then maximises BoTorch's ``qLogNParEGO``. Until two trials are
+    complete, it draws the point uniformly.
 
     Args:
-        calibrator: A calibrator for all outcomes, or a sequence of one for each objective, then for
-            each constraint (default: ``LocalizedConformal(0.2)``). Each trial starts from an
-            untrained copy.
+        calibrator: A calibrator for all outcomes, or a sequence with a calibrator for each
+            objective and then for each constraint (default: ``LocalizedConformal(0.2)``). Each
+            trial starts from an untrained copy of the calibrator.
         denoise: See `CalibratedModel`.
         residuals: See `CalibratedModel.from_history`.
         excess: See `CalibratedModel`.
@@ -192,11 +193,14 @@ def improvement(
 ) -> AcquisitionFunction:
     """Return the acquisition function for the next trial, given a model of each outcome.
 
-    ``X``, ``n x d``, and ``pending`` are in the unit cube. Objectives are maximised, and come
-    first. A constraint is met if its value is at most 0; there may be no columns.
+    ``X``, ``n x d``, and ``pending``, ``m x d``, are in the unit cube. ``objectives`` and
+    ``constraints`` hold the observed values, with ``n`` rows and a column for each outcome.
+    ``models`` are in the same order, with the objectives first. Objectives are maximised. A
+    constraint is met if its value is at most 0. ``constraints`` may have no columns.
     """
     feasible = (constraints <= 0.0).all(dim=-1)
-    # If no trial is feasible, the Pareto front of all trials sets the scale of several objectives.
+    # If no trial is feasible, the reference point for several objectives is inferred from all
+    # trials.
     values = objectives[feasible] if feasible.any() else objectives
     if values.shape[-1] > 1:
         return _hypervolume_improvement(CalibratedModelList(*models), X, values, pending)
@@ -214,10 +218,11 @@ def improvement(
 def _hypervolume_improvement(
     model: Model, X: Tensor, values: Tensor, pending: Tensor | None
 ) -> AcquisitionFunction:
-    """Return the log hypervolume improvement, or ``qLogNParEGO`` if the hypervolume is empty.
+    """Return the log noisy expected hypervolume improvement, or else ``qLogNParEGO``.
 
+    ``qLogNParEGO`` is returned if the approximation of the hypervolume improvement has no cells.
     The reference point is inferred from the Pareto front of ``values``, ``n x m``. The first ``m``
-    outcomes of the model are objectives, the others are constraints.
+    outcomes of the ``model`` are objectives, and its other outcomes are constraints.
     """
     num = values.shape[-1]
     outcomes = range(num, model.num_outputs)
@@ -237,15 +242,16 @@ def _hypervolume_improvement(
     if acqf.get_buffer("cell_lower_bounds").shape[-2]:
         return acqf
     # With more than four objectives, the partitioning into cells is approximate. With few trials
-    # there may be no cells.
+    # there may be no cells, and then the hypervolume improvement has no value to maximise.
     return qLogNParEGO(model, cache_root=False, **settings)
 
 
 class SearchSpace:
     """Encodes Optuna's parameters, by name, as points of the unit cube; categories are one-hot.
 
-    ``held`` maps names of fixed parameters to values as Optuna passes them to an objective. These
-    may be outside of the cube.
+    ``distributions`` maps the name of each parameter to its Optuna distribution. ``held`` maps the
+    names of fixed parameters to their values, as Optuna passes them to an objective function. A
+    fixed value may be outside of the distribution's range, and its encoding outside of the cube.
     """
 
     def __init__(
@@ -259,11 +265,12 @@ class SearchSpace:
     def of_trials(
         cls, trials: Sequence[FrozenTrial], present: Mapping[str, BaseDistribution]
     ) -> SearchSpace | None:
-        """Return the space of the parameters that a sampler chooses; None if there are none.
+        """Return the space of the parameters that a sampler chooses; None without any parameter.
 
-        A parameter belongs to the space if all complete trials since the first one with the
-        parameter have it. The space has its range in ``present``, or else its latest range. A
-        parameter whose range has become a single value is held at this value.
+        A parameter belongs to the space if the first complete trial with the parameter and all
+        later complete trials have it. The space has the parameter's range in ``present``, which
+        maps names to distributions, or else its latest range in ``trials``. A parameter whose range
+        has become a single value is held at this value.
         """
         complete = [t for t in trials if t.state is TrialState.COMPLETE]
         several = [t.distributions.keys() for t in complete if t.distributions]
@@ -279,7 +286,11 @@ class SearchSpace:
         return cls(distributions, held) if distributions else None
 
     def holding(self, values: Mapping[str, Any]) -> SearchSpace:
-        """Return the space with the parameters in ``values`` held, too; ignore unknown names."""
+        """Return the space with the parameters in ``values`` held, too.
+
+        Names that the space does not have, and categories that are not among the choices, are
+        ignored.
+        """
         held = dict(self.held)
         for name in self.distributions.keys() & values.keys():
             own = self.distributions[name]
@@ -294,11 +305,11 @@ class SearchSpace:
 
     @property
     def dim(self) -> int:
-        """Number of columns in the encoding."""
+        """Number ``d`` of columns in the encoding."""
         return len(self._transform.bounds)
 
     def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:
-        """Encode parameters as points ``n x d``; raise ``ValueError`` if a value is unknown."""
+        """Encode parameters as points ``n x d``; raise ``ValueError`` if a category is unknown."""
         rows = [
             self._transform.transform({name: values[name] for name in self.distributions})
             for values in points
@@ -306,11 +317,14 @@ class SearchSpace:
         return torch.from_numpy(np.array(rows))
 
     def parameters(self, point: Tensor) -> dict[str, Any]:
-        """Return the parameters at a point of length ``d``, rounded unless they are continuous."""
+        """Return the parameters, by name, at a point of length ``d``.
+
+        Held parameters have their held values. Parameters that are not continuous are rounded.
+        """
         return {**self._transform.untransform(point.clamp(0.0, 1.0).numpy()), **self.held}
 
     def rounded(self, points: Tensor) -> Tensor:
-        """Round points ``n x d`` as Optuna does before it runs a trial."""
+        """Round points ``n x d`` as Optuna does before it runs a trial, and insert held values."""
         X = points.clamp(0.0, 1.0)
         bounds = torch.from_numpy(self._transform._raw_bounds).to(X)
         for name, columns in self._columns.items():
@@ -327,7 +341,7 @@ class SearchSpace:
 
     @cached_property
     def fixed(self) -> dict[int, float]:
-        """The values of the held parameters, by column."""
+        """The encoded values of the held parameters, by column."""
         center = torch.full((self.dim,), 0.5, dtype=torch.double)
         point = self.encoded([self.parameters(center)])[0].tolist()
         return {i: point[i] for name in self.held for i in self._columns[name]}
@@ -340,16 +354,17 @@ class SearchSpace:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether any parameter is an integer, a category or a float with steps."""
+        """Whether any parameter is an integer, a category or a float with a step size."""
         several = self.distributions.values()
         return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     @cached_property
     def points(self) -> Tensor | None:
-        """All points ``n x d``; None if there are more than `MOST_POINTS`.
+        """All points ``n x d``; None if a parameter that is not held is continuous.
 
-        If the results of a continuous search were rounded, different maxima might become the same
-        point.
+        The result is also None if there are more than `MOST_POINTS` points. Listed points are
+        compared one by one, since after a continuous search, rounding could move different maxima
+        to the same point.
         """
         values = [
             [self.held[name]] if name in self.held else _values(own)
@@ -361,7 +376,7 @@ class SearchSpace:
         return self.encoded(dict(zip(self.distributions, each, strict=True)) for each in every)
 
     def sample(self, num: int, seed: int) -> Tensor:
-        """Draw ``num`` points of a scrambled Sobol sequence, rounded; returns ``num x d``."""
+        """Draw points ``num x d`` of a scrambled Sobol sequence, then round them as Optuna does."""
         cube = unit_cube(torch.empty(1, self.dim, dtype=torch.double))
         return self.rounded(draw_sobol_samples(cube, n=num, q=1, seed=seed).squeeze(-2))
 
@@ -372,19 +387,23 @@ def unit_cube(X: Tensor) -> Tensor:
 
 
 def without(points: Tensor, excluded: Tensor) -> Tensor | None:
-    """Return the points ``n x d`` except ``excluded``, ``m x d``; None if no point remains."""
+    """Return the points ``n x d`` without those that equal any of ``excluded``, ``m x d``.
+
+    Points are equal if they differ only by rounding. The result is None if no point remains.
+    """
     left = points[~is_any_of(points, excluded, ROUNDED)]
     return left if len(left) else None
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return a parameter's values; none if they are continuous, or more than `MOST_POINTS`."""
+    """Return all values of a parameter; empty if continuous, or if more than `MOST_POINTS`."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     assert isinstance(distribution, IntDistribution | FloatDistribution)
     if distribution.step is None:
         return ()
-    # In Optuna the largest value is always a whole number of steps above the smallest value.
+    # In Optuna the largest value is always a whole number of steps above the smallest value, so
+    # this rounding only removes floating-point errors.
     last = round((distribution.high - distribution.low) / distribution.step)
     if last >= MOST_POINTS:
         return ()

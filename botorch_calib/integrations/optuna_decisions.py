@@ -1,6 +1,6 @@
 """Chance constraints in Optuna, by a sampler that stores its decisions with the trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). Each process builds the
+The module needs optuna-integration (``pip install botorch_calib[optuna]``). Each process builds the
 constraint anew from the decisions, which any storage of Optuna can hold.
 """
 
@@ -44,15 +44,16 @@ from botorch_calib.models import CensoredDelayModel, stand_ins
 from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
-#: User attribute of a trial with the side, 1 or -1, of each constraint that is beyond its value.
+#: User attribute of a trial: 1 for each constraint above its value, -1 for each one below, by name.
 BEYOND = "beyond"
 
-# The strategy "hallucinate" of `DelayAwareSampler`, without its design, which is not certified.
+# The strategy "hallucinate" of `DelayAwareSampler`, except that it has no ``spread_beyond``, since
+# points of a space-filling design would not be certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
 
 
 class _CertifiedProposer(DelayAwareProposer):
-    """Chooses the best certified point; a sampler sets its attributes."""
+    """Chooses the best certified point; the sampler sets its attributes before each proposal."""
 
     space: SearchSpace
     constraint: ChanceConstraint
@@ -79,7 +80,8 @@ class _CertifiedProposer(DelayAwareProposer):
             if choices is None:
                 return space.best(searched, margin)
             new = MixedSpace(Place(None, choices.to(bounds))).best(searched, margin)
-            # A certified point of a failed or running trial is better than an uncertified new one.
+            # ``choices`` lack the points of failed and running trials. If no new point is
+            # certified, a certified point of such a trial is better than an uncertified new point.
             known = new if new[1] else space.best(searched, margin)
             return known if known[1] else new
 
@@ -87,7 +89,7 @@ class _CertifiedProposer(DelayAwareProposer):
         return point.squeeze(0).to(self.bounds)
 
     def _leaves_borders(self, *_: Any) -> bool:
-        return False  # a point that is moved away from failures would not be certified
+        return False  # a point that is moved away from failures might not be certified
 
 
 class ChanceConstrainedSampler(DelayAwareSampler):
@@ -108,8 +110,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
     **Bounds.** A trial may show only that a constraint is above a bound. For example, a trial that
     runs out of memory uses more than the limit. It must set its user attribute ``"beyond"`` to
-    ``{"memory": 1}`` (-1 for below), and then the constraint to the bound, here 0. It counts as in
-    `ChanceConstraint.observe`, whatever its final state.
+    ``{"memory": 1}`` (-1 for below), and then the constraint to the bound, here 0. The trial counts
+    as in `ChanceConstraint.observe`, whatever its final state.
 
     Args:
         level: Probability, in (0, 1), with which a trial shall meet all constraints.
@@ -118,10 +120,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             enqueued safe trials.
         failures: See `DelayStrategy`. With each setting, points are certified if possible.
         fit, num_restarts, raw_samples, seed, device: See `DelayAwareSampler`.
-        n_startup_trials: Number of complete trials before the first decision. About 8 for each
-            parameter make the first decisions much better.
+        n_startup_trials: Number of complete trials before the first decision. The first decisions
+            are much better after about 8 trials for each parameter.
         independent_sampler: Sampler that draws the first trials, and conditional parameters.
-        constraints_func: As in Optuna's samplers.
+        constraints_func: Function of a trial that returns its constraints, as in Optuna's samplers.
 
     Raises:
         InputDataError: If a setting is out of its range. When a trial starts: if no complete trial
@@ -173,9 +175,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._constraints_func = constraints_func
 
     def chance_constraint(self, study: Study) -> ChanceConstraint:
-        """Return the current constraint of a study, with its decisions and models of all trials.
+        """Return the current constraint, with all decisions of a study and models of all trials.
 
-        Points are in the unit cube, in Optuna's encoding of the current parameters.
+        The constraint takes points in the unit cube, in Optuna's encoding of the current
+        parameters.
         """
         return self._constraint(self._look_now(study))
 
@@ -189,7 +192,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
         Args:
             study: A study with one objective.
-            confidence: Confidence of each statement, in (0, 1).
+            confidence: Confidence of each statement in the `Recommendation`, in (0, 1).
 
         Raises:
             UnsupportedError: If the study has several objectives.
@@ -228,7 +231,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             and max(trial.constraints.values()) <= 0.0
             and 1 not in _beyond(trial, trial.constraints).values()
         ]
-        # Sorting is stable, so trials stay in order.
+        # Trials with a decision come last. Sorting is stable, so the last element is the latest
+        # such trial or, without decisions, the latest trial.
         return sorted(safe, key=_was_decided)[-1].params if safe else None
 
     def on_violation(
@@ -266,8 +270,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def withdraw(self, study: Study, numbers: Iterable[int]) -> None:
         """Take back decisions about trials that were never run; mark running trials as failed.
 
-        Do not withdraw a trial that was run, however it ended: the bound would not hold without it.
-        If Optuna's callback has repeated a trial, the decision still applies to the other trial.
+        Do not withdraw a trial that was run, however it ended: the bound on violations would not
+        hold without it. If Optuna's retry callback has run the trial again as another trial, the
+        decision still applies to the other trial.
+
+        Args:
+            study: The study.
+            numbers: Numbers of the trials, such as a part of `outstanding`.
 
         Raises:
             InputDataError: If a trial does not exist, or its constraints were set.
@@ -288,7 +297,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Mark the trial as this sampler's, and decide about it if all its parameters are given.
 
-        Optuna calls a sampler only for parameters that are not given.
+        Parameters are given if, for example, the trial was enqueued. Optuna asks a sampler only for
+        parameters that are not given, so the sampler would not be asked about this trial.
         """
         super().before_trial(study, trial)
         if DECISION in trial.system_attrs:  # a trial that is run again has the same decision
@@ -306,7 +316,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Draw a parameter at random, or decide again if its range has changed."""
+        """Draw a parameter at random, or decide about its trial again if its range has changed.
+
+        If a trial has a decision and no earlier trial has the parameter, the decision is removed.
+        """
         given = {**trial.system_attrs.get(delays.PARAMETERS, {}), **trial.params}
         if trial.system_attrs.get(DECISION) and given.pop(param_name, None) is not None:
             with delays.one_at_a_time:
@@ -330,7 +343,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         decided = trial.system_attrs.get(delays.PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
         run = trial.params if asked_all else {**decided, **trial.params}
-        # Compare strings, since NaN may be a choice.
+        # Compare strings, since NaN may be a choice, and NaN does not equal itself.
         others = [
             name for name, x in decided.items() if name not in run or str(run[name]) != str(x)
         ]
@@ -339,7 +352,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         sides = trial.user_attrs.get(BEYOND)
         for name, side in sides.items() if isinstance(sides, Mapping) else ():
             if side == 1 and trial.constraints.get(name) == 0.0:
-                # Optuna regards 0 as feasible, and any larger value as infeasible.
+                # The constraint is above 0. Optuna regards 0 as feasible, and any larger value as
+                # infeasible, so the smallest positive number is stored.
                 store(study, trial, f"{_CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
 
     def _chosen(self, study: Study, trial: FrozenTrial, *given: Any) -> dict[str, Any]:
@@ -363,7 +377,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         (row,) = constraint.decide(like(constraint.model, look.space.encoded([parameters])))
         row = {**row, "id": uuid.uuid4().hex}
         store(study, trial, DECISION, row)
-        # Other processes may have spent the budget meanwhile.
+        # Other processes may have spent the budget meanwhile. So the account is computed again once
+        # this decision is stored, and the decision is revoked if no budget is left.
         if row["certified"] and self._account(self._trials(study, trial)).budget_left <= 0.0:
             row = {**row, "certified": False}
             store(study, trial, DECISION, row)
@@ -379,9 +394,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return point  # a certified point may be evaluated again
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """Return the state of the study; trials that ended beyond a limit are not failures in it.
+        """Return the state of the study, without failures of trials that ended beyond a limit.
 
-        The constraint already keeps the search away from them.
+        The constraint already keeps the search away from the points of these trials.
         """
         others = [trial for trial in trials if not _ended_beyond(trial)]
         return super()._look_at(study, others, space)._replace(trials=trials)
@@ -401,7 +416,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def _account(
         self, trials: Sequence[FrozenTrial], space: SearchSpace | None = None
     ) -> DecisionAccount:
-        """Return the account of trials; if there is a ``space``, points are in its encoding."""
+        """Return the account of the decisions about trials.
+
+        With a ``space``, the points are encoded in it. Otherwise they are as stored.
+        """
         limits = {name: (None, 0.0) for name in delays.names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
@@ -439,9 +457,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpace:
-    """Return the space in the unit cube, or its points if these are few.
+    """Return the `MixedSpace` of all listed points of ``space``, or of a box if there is no list.
 
-    Held values may be outside of the cube.
+    The box is ``cube``, ``2 x d``, with columns of held parameters fixed at their values, which may
+    be outside of the unit cube.
     """
     if space.points is not None:
         return MixedSpace(Place(None, space.points.to(cube)))
@@ -457,7 +476,7 @@ def _was_decided(trial: FrozenTrial) -> bool:
 
 
 def _leave_undecided(study: Study, trial: FrozenTrial, why: str) -> None:
-    """Remove the decision about a trial, if there is one, and warn with the reason."""
+    """Remove the decision about a trial, if there is one, and warn with the reason ``why``."""
     store(study, trial, DECISION, {})
     warn(
         f"Trial {trial.number} is not certified, and nothing is stated about it: {why}.",
@@ -473,13 +492,16 @@ def _ended_beyond(trial: FrozenTrial) -> bool:
 
 
 def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
-    """Return the side, 1 or -1, on which constraints are beyond their stored values, by name."""
+    """Return 1 for each constraint above its stored value, -1 for each one below, by name.
+
+    ``names`` are the names of all constraints.
+    """
     sides = trial.user_attrs.get(BEYOND, {})
     right = isinstance(sides, Mapping) and sides.keys() <= {*names}
     if right and all(side in (1, 0, -1) for side in sides.values()):
         return {name: int(side) for name, side in sides.items() if side}
-    # A finished trial cannot be changed, so an error would end the study. A constraint above its
-    # value may be violated, so this side is assumed.
+    # The attribute is malformed. A finished trial cannot be changed, so an error would end the
+    # study. A constraint may be violated if it is above its value, so this side is assumed.
     warn(
         f"The user attribute `{BEYOND}` of trial {trial.number} must be a dictionary of 1 (above), "
         f"-1 or 0 by the names of constraints, {[*names]}, got {sides!r}: each constraint of the "
@@ -491,11 +513,16 @@ def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:
 def _decided(
     trials: Sequence[FrozenTrial], limits: Limits, space: SearchSpace | None
 ) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Return rows and constraints of trials with decisions, or else of other samplers' trials."""
+    """Return the row and the constraints of each trial with a decision.
+
+    If there is none, the result is for the complete trials of other samplers, whose rows have no
+    decision. With a ``space``, points are encoded in it.
+    """
     decided = [*filter(_was_decided, trials)] or [
         t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs
     ]
-    # A trial that is run again, or copied with its study, shares one decision with its copies.
+    # A trial that is run again, or copied with its study, shares one decision with its copies. It
+    # counts once, with the largest value of each constraint.
     rows: dict[Any, tuple[dict[str, Any], dict[str, float]]] = {}
     for trial in decided:
         row = {**(trial.system_attrs.get(DECISION) or {}), "beyond": _beyond(trial, limits)}

@@ -1,8 +1,8 @@
 """Delay-aware proposals in Optuna, by a sampler that uses the states of all trials.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the sampler
-records the trials of the study in a `FeedbackLedger`, from which a `DelayAwareProposer` chooses the
-point. Optuna provides storages, retries and heartbeats.
+The module needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the
+sampler records the trials of the study in a `FeedbackLedger`. Then a `DelayAwareProposer` chooses
+the point, given the ledger. Optuna provides storages, retries and heartbeats.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.delayed import Fit
 
 # Threads that share a sampler make proposals one at a time. Each proposal takes account of earlier
-# proposals, and sets torch's random state. Samplers are pickled, so the lock is not an attribute.
+# proposals, and sets torch's random state. The lock is not an attribute of a sampler, since a
+# sampler must be picklable.
 one_at_a_time = threading.RLock()
 
 RUNNING = TrialState.RUNNING
@@ -61,7 +62,8 @@ RUNNING = TrialState.RUNNING
 PARAMETERS, YVAR = "botorch_calib:parameters", "Yvar"
 #: System attribute of a trial: the row of its decision, empty if the trial was drawn at random.
 DECISION = "botorch_calib:decision"
-#: Prefix of a study's system attribute, followed by the number of a trial that was never run.
+#: Prefix of a study's system attributes. Each is followed by the number of a trial that was
+#: withdrawn, since it was never run.
 WITHDRAWN = "botorch_calib:withdrawn:"
 
 
@@ -71,7 +73,8 @@ class Look(NamedTuple):
     trials: Sequence[FrozenTrial]
     space: SearchSpace
     ledger: FeedbackLedger  # all trials, with the first objective, to be maximised
-    # Complete trials, in the order in which they ended. Objectives are maximised.
+    # Data of the ``n`` complete trials, in the order in which they ended: points ``n x d``, and a
+    # column for each objective, to be maximised, and for each constraint.
     X: Tensor
     objectives: Tensor
     constraints: Tensor
@@ -81,10 +84,11 @@ class Look(NamedTuple):
 class DelayAwareSampler(BoTorchSampler):
     """A sampler for parallel workers, which takes account of running and failed trials.
 
-    With one objective, running trials are censored or hallucinated, according to ``strategy``. With
-    constraints or several objectives, the sampler maximises the acquisition function of
-    `calibrated_candidates_func`, averaged over the possible outcomes of running trials. The search
-    keeps away from trials that failed or hang, see ``failures`` of `DelayStrategy`.
+    With one objective, each running trial is assumed to have the worst value (censored) or its
+    expected value (hallucinated), according to ``strategy``. With constraints or several
+    objectives, the sampler maximises the acquisition function of `calibrated_candidates_func`,
+    averaged over the possible outcomes of running trials. The search keeps away from trials that
+    failed or hang, see ``failures`` of `DelayStrategy`.
 
     If no parameter is continuous and there are at most 2048 points, the sampler compares all
     points. It repeats the point of a failed, pruned or running trial only if no other point
@@ -98,7 +102,7 @@ class DelayAwareSampler(BoTorchSampler):
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
         calibrator: Calibrator that replays the complete trials in the order in which they ended.
-            Each fit starts from an untrained copy.
+            Each fit starts from an untrained copy of the calibrator (default: no calibration).
         fit: See `DelayAwareProposer`. Inputs are in the unit cube; the outcome is a maximised
             objective or a constraint (default: a `PartlyKnownNoiseGP`).
         censor_value: The worst value that the objective can have, as a trial returns it (default:
@@ -171,31 +175,40 @@ class DelayAwareSampler(BoTorchSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that complete trials have in common, with their latest ranges."""
+        """Return the distributions of the parameters that complete trials have in common, by name.
+
+        A parameter has its latest range.
+        """
         space = SearchSpace.of_trials(self._trials(study), {})
         return {} if space is None else space.distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return a trial's parameters; keep given parameters, and all parameters of a retry."""
+        """Return the trial's parameters in ``search_space``, by name.
+
+        Given parameters, and all parameters of a trial that is retried, are kept.
+        """
         with one_at_a_time:
             parameters = trial.system_attrs.get(PARAMETERS)  # set if the trial is retried
             if parameters is None:
-                # Parameters of an enqueued trial or of Optuna's `PartialFixedSampler`.
-                # ``search_space`` lacks the parameters of `PartialFixedSampler`.
+                # Given parameters are from an enqueued trial or Optuna's `PartialFixedSampler`. The
+                # latter removes its parameters from ``search_space``, but all parameters are chosen
+                # together.
                 fixed = getattr(study.sampler, "_fixed_params", {})
                 given = {**fixed, **trial.system_attrs.get("fixed_params", {}), **trial.params}
                 parameters = self._chosen(study, trial, given, {})
         return {name: parameters[name] for name in search_space if name in parameters}
 
     def _trials(self, study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
-        """Return the trials of a study that have started, by number, except for ``trial``.
+        """Return the trials of a study that have started, except for ``trial``.
 
-        Withdrawn trials that have set no constraint are left out. If Optuna's callback runs a
-        failed trial again, only the later trial is included.
+        Trials are in the order of their numbers. Withdrawn trials that have set no constraint are
+        left out. If Optuna's retry callback runs a failed trial again, only the later trial is
+        included.
         """
-        # With Optuna's `HyperbandPruner`, ``study`` lists only the trials of the same bracket.
+        # Read the storage, since with Optuna's `HyperbandPruner` ``study`` lists only the trials of
+        # the same bracket.
         every = study._storage.get_all_trials(study._study_id, deepcopy=False)
         attrs = study._storage.get_study_system_attrs(study._study_id)
         begun = [
@@ -219,7 +232,10 @@ class DelayAwareSampler(BoTorchSampler):
         given: Mapping[str, Any],
         ranges: Mapping[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Choose and store all parameters of a trial; return {} if they are drawn at random."""
+        """Choose and store all parameters of a trial; return {} if they are to be drawn at random.
+
+        ``given`` parameters keep their values. ``ranges`` replaces the latest ranges, by name.
+        """
         # Read the trials once, so that a trial that ends meanwhile is counted exactly once.
         trials = self._trials(study, trial)
         space = SearchSpace.of_trials(trials, ranges)
@@ -234,13 +250,13 @@ class DelayAwareSampler(BoTorchSampler):
         return len(counted) < self._n_startup_trials
 
     def _parameters(self, study: Study, trial: FrozenTrial, look: Look) -> dict[str, Any]:
-        """Return all parameters of a trial; given parameters are held in the space."""
+        """Return all parameters of a trial; given parameters are held in ``look.space``."""
         if look.space.is_held:
             return look.space.held
         return look.space.parameters(self._point(look))
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """Return the state of the study, with the points of trials that have all parameters."""
+        """Return the state of the study, with the trials that have all parameters of ``space``."""
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         worst = None if self._censor_value is None else signs[0] * self._censor_value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
@@ -283,7 +299,10 @@ class DelayAwareSampler(BoTorchSampler):
         return point
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        """Return the strategy; with several outcomes, it maximises `improvement`."""
+        """Return the strategy; if there are several outcomes, it maximises `improvement`.
+
+        Outcomes are the objectives and the constraints.
+        """
         strategy = strategy_of(self._strategy)
         if len(look.noise) == 1 or callable(strategy.acquisition):
             return strategy
@@ -292,13 +311,16 @@ class DelayAwareSampler(BoTorchSampler):
             acquisition=partial(self._improvement, look, strategy),
             imputation="none",  # the improvement averages over running trials
             window=None,
-            failures="ignore",  # the proposer would use only one outcome
+            failures="ignore",  # `_improvement` handles them, as the proposer has one outcome only
         )
 
     def _improvement(
         self, look: Look, strategy: DelayStrategy, model: CensoredDelayModel, ledger: FeedbackLedger
     ) -> AcquisitionFunction:
-        """Return the `improvement` of all outcomes, reduced where trials may fail."""
+        """Return the `improvement`, given models of all outcomes, reduced where trials may fail.
+
+        ``model`` is the proposer's model of the first objective.
+        """
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
@@ -316,7 +338,10 @@ class DelayAwareSampler(BoTorchSampler):
         return FeasibleAcquisition(acqf, acqf.model, feasibility, poor=None)
 
     def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-        """Return the model of outcome ``place``, refitted on the first outcome's schedule."""
+        """Return the model of the outcome with index ``place``, objectives before constraints.
+
+        The model is refitted on the proposer's schedule, and conditioned on later data in between.
+        """
         proposer = self._proposer(X.shape[-1])
         key = X.shape[-1], place
         if key not in self._fits:
@@ -325,7 +350,10 @@ class DelayAwareSampler(BoTorchSampler):
         return self._fits[key].of_data(X, Y, Yvar)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
-        """Return the point, or another one if Optuna would round it to a known point."""
+        """Return ``point``, or the best new point of a sample if Optuna would repeat a known point.
+
+        Optuna would repeat a known point if ``point`` is rounded to it.
+        """
         known = look.ledger.queries()
         if without(look.space.rounded(point.unsqueeze(0)), known) is not None:
             return point
@@ -335,10 +363,10 @@ class DelayAwareSampler(BoTorchSampler):
         return point if proposer.choices is None else proposer(look.ledger)
 
     def reseed_rng(self) -> None:
-        """Draw new seeds, once in each process and for each copy.
+        """Draw new seeds, once in each process and for each copy of the sampler.
 
         Threads share the sampler, so they get different random numbers without new seeds. Within a
-        process the seed must not change, since it also determines the design.
+        process the seed must not change, since it also determines the space-filling design.
         """
         with one_at_a_time:
             super().reseed_rng()
@@ -351,11 +379,15 @@ class DelayAwareSampler(BoTorchSampler):
                 proposer.search = self._search
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy continues with the same random numbers, unless it is reseeded.
+        # A copy continues with the same random numbers, unless it is reseeded. Without the process
+        # id, `reseed_rng` draws new seeds even in the same process.
         return {**self.__dict__, "_seeded_in": None}
 
     def _proposer(self, dim: int) -> DelayAwareProposer:
-        """Return the proposer for ``dim`` columns; ``dim`` may change during a study."""
+        """Return the proposer for points with ``dim`` columns, created at the first call.
+
+        The number of columns may change during a study.
+        """
         if dim not in self._proposers:
             cube = [[0.0] * dim, [1.0] * dim]
             bounds = torch.tensor(cube, dtype=torch.double, device=self._device)
@@ -366,9 +398,9 @@ class DelayAwareSampler(BoTorchSampler):
 
 
 def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
-    """Return a trial's point of length ``d``; None if a parameter is missing or unknown."""
+    """Return a trial's point, of length ``d``; None if a parameter or category is unknown."""
     parameters = trial.params
-    if trial.state is RUNNING:  # Optuna stores them when the objective suggests them
+    if trial.state is RUNNING:  # Optuna stores parameters only when the objective suggests them
         parameters = trial.system_attrs.get(PARAMETERS, {}) | parameters
     if not space.distributions.keys() <= parameters.keys():
         return None
@@ -380,7 +412,10 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
 def in_order_of_end(
     trials: Sequence[FrozenTrial], space: SearchSpace
 ) -> tuple[list[FrozenTrial], Tensor]:
-    """Return trials with known points, in the order in which they ended, and points ``n x d``."""
+    """Return trials in the order in which they ended, and their points ``n x d``.
+
+    Trials whose points are not known, see `encoded`, are left out.
+    """
     ends = [end for _, end in places_in_time(trials)]
     ended = [trials[place] for place in np.argsort(ends, kind="stable")]
     known = [(trial, x) for trial in ended if (x := encoded(space, trial)) is not None]
@@ -389,11 +424,13 @@ def in_order_of_end(
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Return the latest complete trial's constraint names, in the order of the first such trial.
+    """Return the names of the constraints of the latest complete trial.
 
-    Trials before it may have other constraints, since a constraint may have been added to the
-    study. Trials after it must have the same constraints. Trials without constraints are ignored,
-    since constraints cannot be set after the end of a trial.
+    The names are in the order of the first complete trial with the same names. Earlier trials may
+    have other constraints, since a constraint may have been added to the study. An
+    ``InputDataError`` is raised if a later trial has other constraints, or an earlier trial has
+    additional ones. Trials without constraints are ignored, since constraints cannot be set after
+    the end of a trial.
     """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     names = [[*trial.constraints] for trial in complete if trial.constraints]
@@ -409,7 +446,10 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
 
 
 def known_noise(trials: Sequence[FrozenTrial], place: int) -> Tensor | None:
-    """Return noise variances ``n x 1`` of an outcome, NaN if unknown; None if all are unknown."""
+    """Return noise variances ``n x 1`` of the outcome with index ``place``, objectives first.
+
+    Unknown variances are NaN. The result is None if all variances are unknown.
+    """
     each = torch.tensor([_variance(trial, place) for trial in trials], dtype=torch.double)
     return None if each.isnan().all() else each.unsqueeze(-1)
 
@@ -422,7 +462,7 @@ def _variance(trial: FrozenTrial, place: int) -> float:
 
 
 def is_finite(trial: FrozenTrial) -> bool:
-    """Whether all values and constraints of a complete trial are finite enough for a model."""
+    """Whether all values and constraints of a complete trial are below `INFINITE` in magnitude."""
     return all(abs(value) < INFINITE for value in [*trial.values, *trial.constraints.values()])
 
 
@@ -432,7 +472,7 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 
 
 def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
-    """Whether ``later`` repeats a failed trial.
+    """Whether ``trial`` has failed and ``later`` repeats it, with the same decision and parameters.
 
     Contents are compared, since the numbers in a retry history are wrong if the study was copied.
     """
@@ -442,7 +482,7 @@ def _is_run_again(trial: FrozenTrial, later: FrozenTrial) -> bool:
 
 
 def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
-    """Return the rank of each trial's start, and of its end, among all these times.
+    """Return a pair for each trial: the ranks of its start and end among all trials' times.
 
     The ledger gets ranks, since it would ignore times that are later than its own clock. The end of
     a running trial has the highest rank. If a clock was set back and a trial seems to end before it
@@ -458,7 +498,11 @@ def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
 def _record(
     ledger: FeedbackLedger, trial: FrozenTrial, x: Tensor, sign: float, start: int, end: int
 ) -> None:
-    """Record a trial at the point ``x``, of length ``d``, in the ledger."""
+    """Record a trial at the point ``x``, of length ``d``, in the ledger.
+
+    ``sign`` is -1 for an objective that is minimised, else 1. ``start`` and ``end`` are the trial's
+    `places_in_time`.
+    """
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
@@ -479,7 +523,10 @@ def _fitted(
     calibrator: Calibrator | None,
     device: torch.device,
 ) -> Model:
-    """Fit a Gaussian process; calibrate it if there is a calibrator."""
+    """Fit a Gaussian process to ``X``, ``n x d``, and ``Y``, ``n x 1``, on the ``device``.
+
+    ``Yvar`` holds known noise variances, ``n x 1``. With a calibrator, the model is calibrated.
+    """
     noise = None if Yvar is None else Yvar.to(device)
     with validate_input_scaling(False):  # points outside of the current space are data, too
         gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)

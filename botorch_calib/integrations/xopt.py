@@ -1,8 +1,8 @@
 """Calibrated models for Xopt's Bayesian generators, and a generator with chance constraints.
 
-It needs Xopt (``pip install botorch_calib[xopt]``). Xopt's ``StandardModelConstructor`` fits the
-Gaussian processes. Then the calibrator of each outcome replays the rows of the data, in order.
-Importing this module registers the generator, so that ``Xopt.from_file`` can load it.
+The module needs Xopt (``pip install botorch_calib[xopt]``). Xopt's ``StandardModelConstructor``
+fits the Gaussian processes. Then the calibrator of each outcome replays the rows of the data, in
+order. Importing this module registers the generator, so that ``Xopt.from_file`` can load it.
 """
 
 from __future__ import annotations
@@ -55,27 +55,29 @@ from botorch_calib.models.predict import mean_and_deviation
 
 #: The names under which Xopt stores these classes.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
-# Prefix that distinguishes our ids from ids of other programs, and from numbers in a table.
+# Prefix of the ids of decisions, which distinguishes them from ids of other programs and from
+# numbers in a table.
 _OURS = "decision-"
 # Suffix that is appended to the name of Xopt's dump file to name the file of decisions.
 _BOOKS = ".decisions"
-# The least distance from pending candidates, relative to the widths of the bounds.
+# The least distance of a new candidate from pending candidates, relative to the widths of the
+# bounds. A smaller distance is allowed only if no candidate at this distance is certified.
 _APART = 0.01
 
 
 class CalibratedModelConstructor(StandardModelConstructor):
     """Xopt's standard model constructor, followed by a calibration of each outcome.
 
-    It has the fields of ``StandardModelConstructor`` and the following ones, all given by name. The
-    model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
-    generators evaluate it by joint samples. For a single candidate without constraints, they use
-    BoTorch's analytic functions, which read only its mean and variance.
+    It has the fields of ``StandardModelConstructor`` and the following fields, all given by name.
+    The model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
+    generators draw joint samples from this model. For a single candidate without constraints, they
+    use BoTorch's analytic functions, which read only the mean and variance.
 
     Args:
         calibrator: The class of the calibrator, or the name of a class of this package. Each fit
             creates a new calibrator for each outcome.
-        calibrator_options: Plain values for the arguments of the calibrator (default: ``alpha=0.2``
-            for a `LocalizedConformal`).
+        calibrator_options: Arguments of the calibrator by name, which must be numbers, strings,
+            None or lists of these (default: ``alpha=0.2`` for a `LocalizedConformal`).
         denoise, residuals, excess: See `CalibratedModel.from_history`.
 
     Raises:
@@ -125,46 +127,48 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     A `ChanceConstraint` on the models of ``gp_constructor`` certifies points. Each candidate has
     the best upper confidence bound of the objective among certified points. The generator has the
-    fields of Xopt's Bayesian generators and the following ones, all given by name. Trust regions,
+    fields of Xopt's Bayesian generators and the following fields, all given by name. Trust regions,
     largest travel distances, fixed features and discrete variables work as in Xopt's generators.
     Contextual variables are assumed to have the values of the latest row. Candidates keep a
     distance from pending candidates, which are assumed to yield their expected values.
 
     At most ``(1 - level) T + budget + level`` of the first ``T`` certified candidates violate a
     constraint, see `ChanceConstraint`. A certified candidate counts as a violation until the data
-    contain its row. This is a row with its ``"_id"``, even if the settings that were read back
-    differ, or else a row with its inputs. `withdraw` takes back candidates that were never run.
-    Evaluate about 8 points for each variable first.
+    contain its row. A candidate's row is a row with the candidate's ``"_id"``, even if the settings
+    that were read back differ, or else a row with the candidate's inputs. `withdraw` takes back
+    candidates that were never run. Evaluate about 8 points for each variable first.
 
     Xopt writes ``decisions`` to its files after an evaluation. With ``books``, each decision is
     written to disk before the candidate is returned. Processes that share a file wait for each
     other. The candidates of one process are pending in the other processes until their rows are
     added.
 
-    If an evaluation shows only that an outcome is above a bound, it must return the bound. It must
-    also return 1 (-1 for below) under the outcome's name with the suffix ``_beyond``: see
-    `ChanceConstraint.observe`.
+    If an evaluation shows only that an outcome is above a bound, the evaluator must return the
+    bound. It must also return 1 (-1 for below) under the outcome's name with the suffix
+    ``_beyond``: see `ChanceConstraint.observe`.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: See `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that contains the noise-free
-            value with probability ``level``. This setting keeps candidates near the data. It is
-            ignored if no certified candidate meets it.
+            value with probability ``level``. This setting keeps candidates near the data. If no
+            certified candidate meets it, the most informative point is chosen.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples, num_restarts: See `optimize_chance_constrained`.
-        decisions: The decisions so far.
+        decisions: The decisions so far, one dictionary each.
         books: Path of a file for the decisions, which the first decision creates (default: Xopt's
-            ``xopt_dump_file`` with the suffix ``.decisions``, or none without such a file).
-        on_violation: Function that is called with `last_safe` if new data violate a constraint. It
-            is not stored.
+            ``xopt_dump_file`` with the suffix ``.decisions``; without a dump file, decisions are
+            not written to disk).
+        on_violation: Function that is called if new data violate a constraint, with the result of
+            `last_safe` as its argument. Xopt's files do not contain it.
         returns_id: Whether candidates have an ``"_id"`` (default: True). Without ids, rows are
             matched by settings. Use False if the evaluator applies each entry as a setting.
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
             one objective, or ``books`` cannot be read or written.
-        ValueError: If new data have the ids of unknown decisions.
+        ValueError: If new data have ids of decisions, and these decisions are not among the
+            generator's ``decisions``.
 
     Warns:
         CalibrationWarning: If decisions have another level or other constraints; if data have ids,
@@ -233,19 +237,20 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self.decisions = stored.with_books(self.books, self.decisions)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Copy the generator as Xopt does, but keep the same ``on_violation``."""
+        """Copy the generator as Xopt does, but do not copy the function ``on_violation``."""
         return super().__deepcopy__({**(memo or {}), id(self.on_violation): self.on_violation})
 
     def suggest(self, num_points: int | None = None) -> list[dict[Any, Any]]:
-        """Call `generate`, by default for one candidate."""
+        """Return ``num_points`` candidates of `generate`; one candidate by default."""
         return self.generate(1 if num_points is None else num_points)
 
     def generate(self, n_candidates: int) -> list[dict[Any, Any]]:
-        """Generate candidates; the ``"_id"`` of each is the id of its decision."""
+        """Generate candidates; the ``"_id"`` of each candidate is the id of its decision."""
         self._call_if_violated()
         self._keep_books_beside_dump()
         candidates = super().generate(n_candidates)
-        # Decided candidates are the last ones, after points that Xopt interpolates.
+        # Xopt may interpolate points before the decided candidates, so the decided candidates are
+        # the last ones in the list.
         decided = self.decisions[-n_candidates:]
         for candidate, row in zip(candidates[-n_candidates:], decided, strict=True):
             candidate |= {stored.ID: row[stored.ID]} if self.returns_id else {}
@@ -254,7 +259,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _keep_books_beside_dump(self) -> None:
         """If ``books`` is None, derive its name from Xopt's dump file, and read the decisions.
 
-        Xopt does not pass this file to generators, so the method searches the call stack for Xopt.
+        Xopt does not pass the name of its dump file to generators, so the method searches the call
+        stack for the ``Xopt`` object.
         """
         frame = sys._getframe()
         while self.books is None and frame.f_back is not None:
@@ -271,7 +277,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                     )
 
     def add_data(self, new_data: pd.DataFrame) -> None:
-        """Add rows to the data, and check that they belong to pending candidates."""
+        """Add rows to the data, and check that they belong to pending candidates.
+
+        For the errors and warnings see the class.
+        """
         ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
         before = sum(row["certified"] for row in self._out())
@@ -286,7 +295,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._call_if_violated()
 
     def outstanding(self) -> list[dict[str, Any]]:
-        """Return the candidates without any outcome, as `generate` returned them."""
+        """Return the candidates without any outcome that were not withdrawn.
+
+        They have the format of `generate`.
+        """
         names = {*self.model_input_names} - {*self.contextual_variables}
         rows = [({name: row["inputs"][name] for name in names}, row) for row in self._out()]
         return [{**inputs, stored.ID: row[stored.ID]} for inputs, row in rows]
@@ -294,8 +306,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def withdraw(self, candidates: pd.DataFrame | Sequence[Mapping[str, Any] | str]) -> None:
         """Take back candidates that were never run, so that they do not count as violations.
 
-        A candidate that is run after all counts again. `outstanding` also lists candidates whose
-        rows were removed from the data. Do not withdraw these candidates, since they were run.
+        If a withdrawn candidate is run after all, it counts again. `outstanding` also lists
+        candidates whose rows were removed from the data. Do not withdraw such candidates, since
+        they were run.
 
         Args:
             candidates: Candidates of `generate`, or their ids.
@@ -331,8 +344,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         features keep their values, and contexts have the values of the latest row.
 
         Args:
-            confidence: Confidence of each statement, in (0, 1).
-            baseline: A setting to compare with.
+            confidence: Confidence of each statement in the `Recommendation`, in (0, 1).
+            baseline: A setting to compare with: the value of each model input, by name.
 
         Warns:
             NotCertifiedWarning: If no setting is safe with this confidence.
@@ -349,7 +362,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
         """Train the model as Xopt does.
 
-        If outcomes are beyond a bound, the model is trained again, on `stand_ins` for them.
+        If some outcomes are known only to be beyond a bound, the model is trained again, with the
+        values that `stand_ins` returns in place of these outcomes.
         """
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
@@ -364,7 +378,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return super().train_model(data, update_internal) if bounds else model
 
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
-        """Return the current constraint; without a ``model``, train a model on all data."""
+        """Return the current constraint, with all decisions that count.
+
+        Its models are taken from ``model``, a result of ``train_model`` (default: a model of all
+        data).
+        """
         model = self.train_model() if model is None else model
         models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
         remedy = (
@@ -376,7 +394,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return stored.constraint_of(account, models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
-        """Choose candidates ``n x d``, and add the decisions about them to ``decisions``."""
+        """Choose candidates ``n x d``, and append the decisions about them to ``decisions``."""
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         names, (objective, maximize) = self.model_input_names, self._objective(model)
@@ -420,7 +438,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         acqf: AcquisitionFunction,
         constraint: ChanceConstraint,
     ) -> tuple[Tensor, bool]:
-        """Return the best point ``1 x d`` of the model's inputs, and whether it is certified."""
+        """Return the best point ``1 x d`` of the model's inputs, and whether it is certified.
+
+        The point must keep a distance from ``pending`` points. The search is repeated without this
+        condition if no point is certified under it.
+        """
         score = NormalDist().inv_cdf(0.5 * (1.0 + self.level))
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
@@ -431,7 +453,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return space.best(acqf, _Allowed(constraint, deviations, out[:0], upper - lower))
 
     def _space(self, free: Tensor) -> MixedSpace:
-        """Return the space of the model's inputs; variables are in ``free``, others are fixed."""
+        """Return the space of the model's inputs, with ``2 x d`` bounds ``free`` of the variables.
+
+        The other inputs, which are fixed features and contexts, are fixed at their values.
+        """
         names = self.model_input_names
         columns = [names.index(name) for name in self._candidate_names]
         bounds = free.new_zeros(2, len(names))
@@ -462,7 +487,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return limits
 
     def _trials(self) -> list[tuple[dict[str, Any], dict[str, float]]]:
-        """Return the row and the outcomes of each decision."""
+        """Return the row of each decision, and its outcomes by column; empty without a line."""
         inputs, ids = self._table(self.model_input_names), self._table([stored.ID])[stored.ID]
         return stored.trials_in_table(self.decisions, inputs, self._outcomes(), ids)
 
@@ -474,12 +499,18 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return (pd.DataFrame() if self.data is None else self.data).reindex(columns=columns)
 
     def _out(self) -> list[dict[str, Any]]:
-        """Return the rows of decisions about candidates without any outcome."""
+        """Return the rows of decisions about pending candidates, which have no outcome in the data.
+
+        Withdrawn candidates without a row in the data are left out.
+        """
         names = self.vocs.constraint_names
         return [row for row, came in self._trials() if all(pd.isna(came.get(n)) for n in names)]
 
     def _check_known(self, ids: set[str]) -> None:
-        """Raise an error, or warn, if the generator does not know the decisions with these ids."""
+        """Raise ``ValueError`` if the generator does not know the decisions with these ids.
+
+        If the generator has no decisions at all, warn instead.
+        """
         if not ids <= {row[stored.ID] for row in self.decisions}:
             self.decisions = stored.with_books(self.books, self.decisions)
         if unknown := ids - {row[stored.ID] for row in self.decisions}:
@@ -493,13 +524,16 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             warn(message)
 
     def _violations(self) -> list[bool | None]:
-        """Whether each row of the data violates a limit; None if outcomes are missing."""
+        """Return, for each row of the data, whether it violates a limit; None if not known yet."""
         limits, lines = self._limits(), self._outcomes().to_dict("records")
         came = (stored.known_outcomes(limits, line, stored.sides_of(line)) for line in lines)
         return [is_outside(limits, **each) for each in came]
 
     def _call_if_violated(self) -> None:
-        """Call ``on_violation`` if more rows violate a limit than at the last check."""
+        """Call ``on_violation`` if more rows violate a limit than at the last check.
+
+        Its argument is the result of `last_safe`.
+        """
         if self.on_violation is None:
             return
         num, before = self._violations().count(True), self._num_violating
@@ -511,9 +545,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 class _Allowed(LeastMargin):
     """The least margin, which is also negative where one of two other conditions is violated.
 
-    ``deviations`` holds pairs of a model and its largest allowed standard deviation. The point must
-    not be close to ``pending`` points ``n x d``, where it would repeat an outcome apart from noise.
-    Distances are relative to ``width``.
+    First, the standard deviation must not exceed the limit for each pair of a model and a limit in
+    ``deviations``. Second, the point must not be close to ``pending`` points ``n x d``, since there
+    it would repeat an outcome apart from noise. Distances are relative to ``width``, the widths
+    ``d`` of the bounds.
     """
 
     def __init__(
@@ -541,8 +576,9 @@ class _Allowed(LeastMargin):
 def load_xopt(file: str | Path) -> Xopt:
     """Load an ``Xopt`` object, which may have classes of this package, from a file of its ``dump``.
 
-    ``Xopt.from_file`` can load only Xopt's own model constructors. A `ChanceConstrainedGenerator`
-    without ``books`` gets ``FILE.decisions``, in the same folder as the file.
+    ``Xopt.from_file`` can load only Xopt's own model constructors. If a
+    `ChanceConstrainedGenerator` has no ``books``, it gets the name of ``file`` with the suffix
+    ``.decisions``.
 
     Warns:
         CalibrationWarning: If the data have ids of decisions, but the generator has no decisions.

@@ -1,8 +1,8 @@
 """Figures of calibration and optimization runs; ``pip install botorch_calib[plot]``.
 
-Every ``plot_`` function draws into ``ax`` (default: the axes of a new figure) and returns it, so
-labels, titles and limits can still be changed. Legends are outside of the axes. So save a figure
-with ``bbox_inches="tight"``, unless it was made with ``layout="constrained"``.
+Every ``plot_`` function draws into ``ax`` (default: the axes of a new figure) and returns these
+axes, so labels, titles and limits can still be changed. Legends are outside of the axes. So save a
+figure with ``bbox_inches="tight"``, unless the figure was made with ``layout="constrained"``.
 """
 
 from botorch_calib.plotting.diagnostics import (

@@ -27,7 +27,7 @@ from botorch_calib.plotting.simultaneous_bands import simultaneous_band, simulta
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Lowest relative log likelihood in a figure
+# Lowest log likelihood, relative to the maximum, in a figure. Lower values are not shown.
 _DEPTH = -8.0
 
 _REPORT = "`calibration_report(model)`"
@@ -43,17 +43,19 @@ def plot_reliability(
     """Plot observed against stated frequencies of quantiles or central prediction intervals.
 
     For a report, the figure shows the fraction of observations at or below each quantile. A curve
-    that is flatter than the diagonal means that distributions are too narrow. For given levels and
-    frequencies, the figure shows the coverage of central intervals. A curve below the diagonal then
-    means that intervals are too narrow. The band contains the whole curve of a calibrated model
-    with the probability ``confidence``.
+    that is flatter than the diagonal means that predictive distributions are too narrow. For given
+    levels and frequencies, the figure shows the coverage of central intervals. A curve below the
+    diagonal then means that intervals are too narrow. The band contains the whole curve of a
+    calibrated model with the probability ``confidence``.
 
     Args:
-        levels: A report, or stated coverages ``M``, increasing, in (0, 1).
-        observed: Observed frequencies ``M``, in [0, 1], by method (not with a report).
-        num_observations: Number of observations per frequency (not with a report).
+        levels: A report, or the stated coverages of ``M`` central intervals, increasing, in (0, 1).
+        observed: For each method, by name, the ``M`` observed coverages, in [0, 1]. Leave it out
+            with a report.
+        num_observations: Number of observations from which each observed coverage was computed.
+            Leave it out with a report.
         confidence: Probability that the band contains the whole curve, in (0, 1).
-        ax: Axes to draw into.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_reliability(calibration_report(model))
@@ -64,7 +66,7 @@ def plot_reliability(
         if observed is not None or num_observations is not None:
             raise InputDataError("With a report, do not give `observed` or `num_observations`.")
         report, labels = levels, ("quantile level", "share at or below the quantile")
-        # The base model comes first, so that it is blue in all figures.
+        # The base model comes first, so that it has the first colour, blue, as in other figures.
         forecasts = reversed(report.forecasts.items())
         observed = {name: scores.frequencies for name, scores in forecasts}
         levels, num_observations = report.levels, report.num_observations
@@ -99,17 +101,18 @@ def plot_reliability(
 def plot_pit_histogram(
     report: CalibrationReport, num_bins: int = 10, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
-    """Plot the histogram of probability integral transforms, flat for a calibrated model.
+    """Plot the histogram of probability integral transforms (PITs), flat for a calibrated model.
 
-    The predictive distributions are too narrow if there are peaks at both ends, too wide if there
-    is a peak in the middle, and biased if there is a slope. The band contains all bars of a
-    calibrated model with the probability ``confidence``.
+    The PIT of an outcome is its value under the predictive distribution function. The predictive
+    distributions are too narrow if there are peaks at both ends, too wide if there is a peak in the
+    middle, and biased if there is a slope. The band contains all bars of a calibrated model with
+    the probability ``confidence``.
 
     Args:
         report: A calibration report.
         num_bins: Number of bins of equal width.
         confidence: Probability that the band contains all bars, in (0, 1).
-        ax: Axes to draw into.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_pit_histogram(calibration_report(model))
@@ -139,18 +142,18 @@ def plot_pit_histogram(
 def plot_coverage_over_time(
     report: CalibrationReport, window: int = 20, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
-    """Plot the coverage of the central interval so far, and in a window of latest observations.
+    """Plot the coverage of central intervals so far, and in a window of the latest observations.
 
-    At each step the band contains the running coverage of a calibrated model with the probability
-    ``confidence``. Even if the running coverage approaches the target, the coverage may have been
-    wrong for some time, which the sliding window shows. A band for the window would be as wide at
-    all steps as the drawn band at step ``window``.
+    A step is one observation. At each single step, the band contains the coverage so far of a
+    calibrated model with the probability ``confidence``. Even if the coverage so far approaches the
+    target, the coverage may have been wrong for some time, which the curve of the window shows. A
+    band for the window would be as wide at all steps as the drawn band is at step ``window``.
 
     Args:
-        report: A calibration report.
-        window: Number of observations in the sliding window; its curve starts at this step.
+        report: A calibration report, which contains the level of the intervals.
+        window: Number of observations in the window. The curve of the window starts at this step.
         confidence: Probability, in (0, 1), that the band contains the coverage at a given step.
-        ax: Axes to draw into.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_coverage_over_time(calibration_report(model))
@@ -180,11 +183,12 @@ def plot_coverage_over_time(
 def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> Axes:
     """Plot the wealth that was won by betting against a model's predictions.
 
-    A line marks the threshold at which the alarm is raised.
+    The wealth starts at 1. A line marks the threshold at which the alarm is raised, the inverse of
+    the allowed probability of a false alarm.
 
     Args:
         alarm: An alarm that has observed outcomes, such as an element of a report's ``alarms``.
-        ax: Axes to draw into.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_calibration_alarm(calibration_report(model).alarms["calibrated"])
@@ -205,12 +209,13 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
 def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:
     """Plot the likelihood of the noise level, with all other hyperparameters fixed.
 
-    A line marks the standard deviation of the noise in the model. The interval that the data
-    support is shaded. If it includes 0, it extends to the left end of the axis.
+    A line marks the standard deviation of the noise in the model. The shaded interval contains the
+    noise levels that a likelihood ratio test does not reject. If the interval includes 0, it
+    extends to the left end of the axis.
 
     Args:
         diagnosis: A result of `noise_diagnosis`.
-        ax: Axes to draw into.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_noise_likelihood(noise_diagnosis(gp))
@@ -223,7 +228,8 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
     right = 1.3 * max(shown[-1], *marks)
-    # A likelihood that stays flat as the noise goes to 0 would not bound the logarithmic axis.
+    # A likelihood that stays flat as the noise goes to 0 would not bound the logarithmic axis, so
+    # the axis ends at a fraction of the least marked value.
     floor = min(marks) / 30.0
     left = 0.75 * max(min(shown[0], *marks), floor)
     low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]
@@ -233,7 +239,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     if diagnosis.stated > 0.0:
         ax.axvline(diagnosis.stated, color=style.COLORS[0], ls="--", linewidth=2, label="stated")
     ax.set(xscale="log", xlim=(left, right), ylim=(_DEPTH, 0.4))
-    # Plain numbers, with further ticks if there are few powers of ten
+    # Label ticks with plain numbers. If the axis has few powers of ten, add ticks between them.
     steps = (1.0,) if right / left > 1e3 else (1.0, 2.0, 5.0)
     ax.xaxis.set_major_locator(LogLocator(subs=steps))
     ax.xaxis.set_major_formatter("{x:g}")

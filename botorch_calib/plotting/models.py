@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
 
 _RESOLUTION = 101  # points along each side of a map
-# Number of points at which a margin is evaluated together.
+# Largest number of points at which a margin is evaluated together. It limits the memory.
 _CHUNK = 2048
 
 
@@ -47,16 +47,20 @@ def plot_intervals(
     level: float = 0.8,
     ax: Axes | None = None,
 ) -> Axes:
-    """Plot prediction intervals of the calibrated and the base model over a single input.
+    """Plot central prediction intervals of a calibrated model and of its base model over one input.
+
+    The base model is the Gaussian process. For a model without calibration, only the intervals of
+    the Gaussian process are drawn.
 
     Args:
         model: A model of one input, calibrated or not.
         X_grid: Points at which to draw the intervals, ``m x 1``, increasing.
         X: Observed inputs, ``n x 1``.
         Y: Observed outcomes, ``n x 1``.
-        truth: The noise-free objective at ``X_grid``, ``m x 1``, or a function that computes it.
-        level: Probability of the intervals, in (0, 1).
-        ax: Axes to draw into.
+        truth: The noise-free outcome at ``X_grid``, ``m x 1``, or a function that returns it for
+            ``X_grid`` (default: not drawn).
+        level: Probability of each interval, in (0, 1).
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> x = X[:, :1]
@@ -93,10 +97,12 @@ def plot_intervals(
 def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """Lower and upper ends, ``n x 1`` each, of a model's central prediction intervals.
 
+    The intervals are for outcomes with observation noise.
+
     Args:
         model: A calibrated model or any BoTorch model whose posterior has quantiles.
         X: Points ``n x d``.
-        level: Probability of the interval, in (0, 1).
+        level: Probability of each interval, in (0, 1).
 
     Example:
         >>> lower, upper = prediction_interval(model, X, level=0.8)
@@ -105,16 +111,17 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     check_inputs("X", X)
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    # One point per batch, as only the marginals are needed.
+    # Each point is a batch of its own, since only the marginal distributions are needed.
     ends = model.posterior(X.unsqueeze(-2), observation_noise=True).quantile(tails)
     return ends[0].squeeze(-1), ends[1].squeeze(-1)
 
 
 @torch.no_grad()
 def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
-    """Half-widths ``n`` of calibrated intervals, in standard deviations of the base model.
+    """Half-widths ``n`` of a model's calibrated intervals, in predictive standard deviations.
 
-    For the arguments see `prediction_interval`.
+    The standard deviations are those that the base model predicts for outcomes with noise. For the
+    arguments see `prediction_interval`.
 
     Example:
         >>> half_width = interval_half_width(model, X, level=0.8)
@@ -136,15 +143,17 @@ def plot_threshold_map(
 ) -> Axes:
     """Plot a map of the learned half-width of the prediction interval over a box in 2-d.
 
-    White marks the base model's width. The calibrator found the base model overconfident in orange
-    areas, and underconfident in purple areas. Set a title by ``ax.figure.suptitle``.
+    The half-width is in standard deviations of the base model, see `interval_half_width`. White
+    marks the base model's own half-width. The calibrator found the base model overconfident in
+    orange areas, and underconfident in purple areas. Set a title with ``ax.figure.suptitle``.
 
     Args:
         model: A calibrated model of two inputs.
         bounds: The box, ``2 x 2``, as a tensor or as lists: lower corner, upper corner.
-        X: Queries to mark, ``n x 2``.
-        level: Probability of the interval (default: the calibrator's, or 0.8).
-        ax: Axes to draw into.
+        X: Points to mark, ``n x 2``, labelled as queries (default: none).
+        level: Probability of the interval, in (0, 1) (default: ``1 - alpha`` of the calibrator, or
+            0.8 if it has no ``alpha``).
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_threshold_map(model, bounds, X)
@@ -158,7 +167,7 @@ def plot_threshold_map(
     widths = _as_image(interval_half_width(model, grid, level))
     ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     own = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    # A minimum colour range does not exaggerate the variation of a nearly constant map.
+    # The colour range has a minimum, so that a nearly constant map does not look variable.
     spread = max(float(np.abs(widths - own).max()), 0.1)
     mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
     bar = style.add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
@@ -179,17 +188,18 @@ def plot_certified_region(
 ) -> Axes:
     """Plot a map of the points in a 2-d box that a chance constraint certifies.
 
-    Colours show the margin in units of the outcome. For several outcomes they show the smallest
-    margin, in standard deviations of the outcomes. Purple points are certified, orange points are
-    not. For a title, see `plot_threshold_map`.
+    Colours show the margin (`ChanceConstraint.margin`) in units of the outcome. For several
+    outcomes they show the smallest margin, in standard deviations of the outcomes. Points with a
+    margin of at least 0 are certified, and are purple. Other points are orange. For a title, see
+    `plot_threshold_map`.
 
     Args:
         constraint: The constraint, on two inputs.
         bounds: The box, ``2 x 2``, as a tensor or as lists: lower corner, upper corner.
-        X: Queries to mark, ``n x 2``.
-        violated: Whether the outcome of each query violated a limit, ``n`` booleans, such as
-            ``constraint.violated(Y)``. Crosses mark these queries.
-        ax: Axes to draw into.
+        X: Points to mark, ``n x 2``, labelled as queries (default: none).
+        violated: Whether the outcome at each point of ``X`` violated a limit, ``n`` booleans, such
+            as ``constraint.violated(Y)``. Crosses mark the points with violations.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_certified_region(constraint, bounds, X)
@@ -213,7 +223,8 @@ def plot_certified_region(
     with torch.no_grad():
         found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     margins = _as_image(found)
-    # A few large margins would take up the colour range, and margins far from 0 do not matter.
+    # A few large margins would take up the colour range, and differences between margins far from 0
+    # do not matter. So the range ends at a quantile, and larger margins have the last colour.
     reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
     mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
     several = len(constraint.limits) > 1
@@ -230,7 +241,10 @@ def plot_certified_region(
 
 
 def _grid(bounds: Tensor | ArrayLike, model: Model) -> tuple[Tensor, list[np.ndarray]]:
-    """Points ``n x 2`` of a grid over the box, and the grid's values along both axes."""
+    """Return points ``n x 2`` of a grid over the box, and the grid's values along both axes.
+
+    Points have the dtype and device of ``model``.
+    """
     bounds = like(model, torch.from_numpy(check_array("bounds", bounds, (2, 2))))
     if not (bounds[0] < bounds[1]).all():
         raise InputDataError("`bounds` must hold the lower corner first, then the upper one.")
@@ -240,7 +254,7 @@ def _grid(bounds: Tensor | ArrayLike, model: Model) -> tuple[Tensor, list[np.nda
 
 
 def _as_image(values: Tensor) -> np.ndarray:
-    """Values at the points of the grid as a matrix, with the second input along the rows."""
+    """Return values at the points of `_grid` as a matrix, with a row for each second input."""
     return style.to_numpy(values).reshape(_RESOLUTION, _RESOLUTION).T
 
 
@@ -255,14 +269,18 @@ def _colored(
 
 
 def _finished(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None]) -> Axes:
-    """Mark queries by kind, and label the axes of a map."""
+    """Mark the points in ``queries``, given by legend label, and label the axes of a map.
+
+    ``axes`` holds the grid's values along both axes.
+    """
     for label, X in queries.items():
         if X is None or not len(X):
             continue
         marks: dict[str, Any] = {"s": 36, "zorder": 3}
         if label == "violations":
             marks = {"marker": "X", "s": 100, "zorder": 4}
-        # White edges separate marks from the map. Without clipping, marks at the edge are complete.
+        # White edges separate marks from the map. Marks at the border of the map are not clipped,
+        # so that they are complete.
         marks |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
         ax.scatter(*X.detach().cpu().numpy().T, label=label, **marks)
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))

@@ -15,7 +15,7 @@ from botorch_calib.plotting import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colour and hatch of each status; hatches tell bars apart without colours.
+#: Colour and hatch of the bars of each status. Hatches tell the statuses apart without colours.
 STATUS_STYLES = {
     TrialStatus.OBSERVED: (style.COLORS[0], ""),
     TrialStatus.PENDING: (style.COLORS[5], "//"),
@@ -28,9 +28,10 @@ def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Plot the mean regret of each method with a band of one standard error over seeds.
 
     Args:
-        curves: Regrets ``seeds x T`` by method; column 0 is the regret after the initial design. No
-            band is drawn for a single seed.
-        ax: Axes to draw into.
+        curves: Regrets ``seeds x T`` of each method, by name. Column 0 is the regret after the
+            initial design, and each later column is the regret after one more evaluation. No band
+            is drawn for a method with a single seed.
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_regret({"random": torch.rand(5, 20).cummin(dim=-1).values})  # seeds x rounds
@@ -60,12 +61,13 @@ def plot_timeline(
 ) -> Axes:
     """Plot a bar for each trial, from its submission to the arrival of its value.
 
-    Bars of trials without a value end at ``now``: the end of failed trials is not known.
+    The bar of a trial without a value ends at ``now``. This includes failed trials, since their end
+    is not known.
 
     Args:
-        trials: Trials of a ledger, such as ``ledger.trials``.
-        now: End of the figure on the ledger's clock (default: the last time in ``trials``).
-        ax: Axes to draw into.
+        trials: Trials of a `FeedbackLedger`, such as ``ledger.trials``; at least one.
+        now: The present time on the ledger's clock (default: the last time in ``trials``).
+        ax: Axes to draw into (default: the axes of a new figure).
 
     Example:
         >>> ax = plot_timeline(ledger.trials)

@@ -1,8 +1,10 @@
 """Simultaneous bands, which contain a calibrated model's whole curve of frequencies.
 
-A curve of ``M`` frequencies leaves at least one of ``M`` pointwise 95 % bands in far more than 5 %
-of cases. So a simultaneous band has a larger pointwise probability, the same at each level. Dynamic
-programming over the counts gives the probability that the whole curve is inside [Sailynoja2022].
+A frequency is the share of observations at or below a predicted quantile, or in a bin. A curve of
+``M`` frequencies leaves at least one of ``M`` pointwise 95 % bands in far more than 5 % of cases.
+So each pointwise band is widened to a larger probability, the same for all frequencies, such that
+the whole curve is inside with the wanted probability. Dynamic programming over the counts computes
+the probability that the whole curve is inside [Sailynoja2022].
 
 .. [Sailynoja2022]
     T. Säilynoja, P.-C. Bürkner and A. Vehtari. Graphical test for discrete uniformity and its
@@ -19,8 +21,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-# The tail probability is computed for at most this number of observations. It hardly changes with
-# more observations, while the time grows with the square of their number.
+# The pointwise tail probability is computed for at most this number of observations, and is also
+# used for more observations. It hardly changes with their number, while the computing time grows
+# with the square of the number.
 _MAX_EXACT = 1000
 
 
@@ -29,8 +32,9 @@ def simultaneous_band(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper ends ``M`` of a band for the fractions of PITs at or below ``M`` levels.
 
-    PITs of a calibrated model are independent and uniform. All ``M`` fractions are inside the band
-    with the probability ``confidence``, or slightly more, as counts are integers.
+    PITs (probability integral transforms) of a calibrated model are independent and uniform. All
+    ``M`` fractions are inside the band with the probability ``confidence``, or slightly more, since
+    counts are integers. The ``levels`` are in (0, 1) and increasing.
     """
     below = np.concatenate([[0.0], levels[:-1]])
     steps = (levels - below) / (1.0 - below)
@@ -40,12 +44,17 @@ def simultaneous_band(
 def simultaneous_histogram_band(
     num_observations: int, num_bins: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Lower and upper end of a band for the fractions of PITs in ``num_bins`` equal bins."""
+    """Lower and upper end of a band for the fractions of PITs in ``num_bins`` equal bins.
+
+    The PITs of a calibrated model are independent and uniform, and all fractions are inside the
+    band with the probability ``confidence``, or slightly more.
+    """
     so_far = np.arange(1, num_bins + 1)
     steps = 1.0 / so_far[::-1]
 
     def stays(num: int, least: float, most: float) -> float:
-        # Bounds of each bin imply bounds of the count up to each edge.
+        # The count up to each edge has bounds, given ``least`` and ``most`` in each bin on the left
+        # and on the right of the edge. Only counts within these bounds need to be considered.
         rest = num_bins - so_far
         low = np.maximum(so_far * least, num - rest * most)
         high = np.minimum(so_far * most, num - rest * least)
@@ -57,8 +66,10 @@ def simultaneous_histogram_band(
 def _shares(p: np.ndarray | float, stays: Callable[..., float], num: int, confidence: float) -> Any:
     """Ends of bands for the frequencies, in ``num`` trials, of events with probabilities ``p``.
 
-    ``stays`` gives the probability that all counts are inside. Each count has the same probability
-    in either tail, found to a relative accuracy of 1e-3.
+    ``stays(num, low, high)`` returns the probability that all counts are between ``low`` and
+    ``high``. All counts have the same tail probability below and above their bands. The largest
+    tail probability with which ``stays`` is at least ``confidence`` is found to a relative accuracy
+    of 1e-3.
     """
 
     def ends(num: int, tail: float) -> Any:
@@ -81,11 +92,12 @@ def _probability_inside(
     least: float = 0,
     most: float = np.inf,
 ) -> float:
-    """Probability that all counts of uniform numbers up to increasing levels are in their bands.
+    """Probability that the counts of uniform numbers up to increasing levels are in their bands.
 
-    If ``c`` numbers are at or below level ``k``, each of the other ``num - c`` numbers is below the
-    next level with the probability ``steps[k]``, so their count is binomial. This count must be
-    between ``least`` and ``most``.
+    The count up to level ``k``, among ``num`` numbers, must be between ``low[k]`` and ``high[k]``.
+    If ``c`` numbers are at or below the level before, each of the other ``num - c`` numbers is at
+    or below level ``k`` with the probability ``steps[k]``. So the number of numbers between both
+    levels is binomial. This number must be between ``least`` and ``most``.
     """
     counts, weights = np.zeros(1, int), np.ones(1)
     for step, lowest, highest in zip(steps, low, high, strict=True):

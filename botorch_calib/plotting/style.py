@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: Line styles. They vary with the colours, so curves can be told apart in black and white.
+#: Line styles. Curves differ in style and in colour, so they can be told apart in black and white.
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -30,15 +30,15 @@ LABEL_SIZE = 13
 TICK_SIZE = 12
 LEGEND_SIZE = 12
 
-#: Positions of legends outside of the axes: to the right or, for maps with a colour bar, above. The
-#: marks of maps are black, so their legends have a light background.
+#: Arguments of legends outside of the axes: to the right or, for maps with a colour bar, above. The
+#: marks of maps are black, so a legend above has a light background, even on a dark page.
 RIGHT: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "frameon": False}
 LIGHT = {"facecolor": "white", "labelcolor": "black", "edgecolor": "none"}
 ABOVE = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, **LIGHT}
 
 
 def new_axes(size: tuple[float, float]) -> Axes:
-    """The axes of a new figure, ``size`` in inches."""
+    """Return the axes of a new figure with the width and height ``size`` in inches."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -47,7 +47,7 @@ def new_axes(size: tuple[float, float]) -> Axes:
 
 
 def ink() -> str:
-    """Colour of text, for lines and marks that do not belong to a method."""
+    """Return Matplotlib's colour of text, for lines and marks that do not belong to a method."""
     import matplotlib as mpl
 
     return str(mpl.rcParams["text.color"])
@@ -56,7 +56,10 @@ def ink() -> str:
 def finished(
     ax: Axes, xlabel: str, ylabel: str, title: str | None = None, legend: dict[str, Any] = RIGHT
 ) -> Axes:
-    """Add labels, a title and a legend to the axes, and remove their frame."""
+    """Add axis labels and a legend, entitled ``title``, and remove the upper and right spines.
+
+    Returns the axes. ``legend`` holds arguments of ``Axes.legend``, such as `RIGHT` or `ABOVE`.
+    """
     ax.set_xlabel(xlabel, fontsize=LABEL_SIZE)
     ax.set_ylabel(ylabel, fontsize=LABEL_SIZE)
     ax.tick_params(labelsize=TICK_SIZE)
@@ -67,7 +70,7 @@ def finished(
 
 
 def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "neither") -> Colorbar:
-    """Add a colour bar for ``drawn`` to the figure, and return it."""
+    """Add a colour bar for ``drawn`` to the figure of ``ax``, and return the colour bar."""
     bar = ax.figure.colorbar(drawn, ax=ax, extend=extend)
     bar.ax.tick_params(labelsize=TICK_SIZE)
     bar.set_label(label, fontsize=LABEL_SIZE)
@@ -75,12 +78,12 @@ def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "nei
 
 
 def to_numpy(values: Tensor) -> np.ndarray:
-    """The elements of a tensor as a NumPy vector."""
+    """Return the elements of a tensor, of any shape, as a NumPy vector."""
     return values.detach().cpu().reshape(-1).numpy()
 
 
 def as_array(values: ArrayLike | Tensor) -> np.ndarray:
-    """Convert a tensor or array-like to an array of floats."""
+    """Convert a tensor or array-like to a NumPy array of floats with the same shape."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     return np.asarray(values, dtype=float)
