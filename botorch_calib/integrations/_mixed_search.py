@@ -110,7 +110,7 @@ class MixedSpace:
             best, certified = best_certified(acqf, margin, Place(None, choices))
             if torch.equal(best, before):
                 break
-        return best, certified
+        return self.rounded(best), certified
 
     def recommended(
         self,
@@ -128,7 +128,8 @@ class MixedSpace:
         that exclude it.
         """
         place = self.place
-        if self.is_mixed or place.inequality_constraints or place.equality_constraints:
+        linear = place.inequality_constraints or place.equality_constraints
+        if self.rounding is not None or self.is_mixed or linear:
             mean = PosteriorMean(objective, maximize=maximize)
             margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
             best = [self.best(mean, margin)[0] for margin in margins]

@@ -121,7 +121,15 @@ class CertifiedPoints(ConstrainedClosedForm):
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
-        bounds = with_features(bounds, fixed_features or {})
+        fixed = fixed_features or {}
+        for column, value in fixed.items():
+            low, high = search_space_digest.bounds[column]
+            if not low <= value <= high:
+                raise InputDataError(
+                    f"`fixed_features` sets column {column} to {value}, outside of its bounds "
+                    f"{low} and {high}."
+                )
+        bounds = with_features(bounds, fixed)
         place = Place(bounds, None, None, inequality_constraints, equality_constraints)
         choices = {i: sorted(each) for i, each in search_space_digest.discrete_choices.items()}
         points, values = self._chosen(n, MixedSpace(place, choices, rounding_func))

@@ -466,6 +466,8 @@ def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpa
         return MixedSpace(Place(None, space.points.to(cube)))
     bounds = with_features(cube, space.fixed)
     place = Place(bounds, num_restarts=search.num_restarts, raw_samples=search.raw_samples)
+    if not space.is_rounded:
+        return MixedSpace(place)
     return MixedSpace(place, rounding=lambda X: space.rounded(X.cpu()).to(X))
 
 
