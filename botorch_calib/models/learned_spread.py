@@ -25,8 +25,8 @@ LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
 # effect than a residual of this size.
 _MOST_DEVIATIONS = 4.0
 # Fisher scoring: `_STEPS` limits the number of steps, and `_HALVINGS` how often a step is halved.
-# A step changes ``g`` by at most `_LONGEST` at each point. If a full step would change ``g`` by less
-# than `_SHORTEST` everywhere, the search stops.
+# A step changes ``g`` by at most `_LONGEST` at each point. If a full step would change ``g`` by
+# less than `_SHORTEST` everywhere, the search stops.
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
 # A model is refused as too smooth if multiplying all its lengthscales by ``exp(_SHORTER)`` raises
 # its log likelihood by more than `_GAIN`; otherwise it is accepted. (`sharpened` corrects
