@@ -86,12 +86,12 @@ class CalibratedModel(Surrogate):
     ) -> CalibratedModel:
         """Calibrate a fitted Gaussian process by replaying its training data.
 
-        To replay means to predict each training observation from the earlier ones (by default), and
-        to update the calibrator with the residual. The training data must be in the order in which
-        they were observed. Residuals are computed at the current hyperparameters, which were fitted
-        to the same data. With a few dozen data points, residuals are therefore smaller than at the
-        time of observation, and intervals are too narrow. The calibrator's coverage bounds hold for
-        the replayed predictions; use `observe` for bounds on the original predictions.
+        To replay means to predict each training observation, by default from earlier observations,
+        and to update the calibrator with the residual. The training data must be in the order in
+        which they were observed. Residuals are computed at the current hyperparameters, which were
+        fitted to the same data. With a few dozen data points, residuals are therefore smaller than
+        at the time of observation, and intervals are too narrow. The calibrator's coverage bounds
+        hold for the replayed predictions; use `observe` for bounds on the original predictions.
 
         Args:
             model: A fitted exact Gaussian process without batch dimensions, an ensemble of exact

@@ -57,7 +57,7 @@ _MAX_COMPARED = 256
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The Cholesky factor of a model's training covariance, and the weights of its mean."""
+    """Cholesky factor ``L`` and weights of the mean, with the notation of the module docstring."""
 
     # If all models of a batch have equal inputs and factors, the batch dimensions of these two
     # tensors have size 1.
@@ -204,7 +204,7 @@ def keep_in_step(model: object) -> None:
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """Return a shallow copy of a model without its outcome transform; it predicts targets.
+    """Return a shallow copy of a model without its outcome transform, to predict targets.
 
     Use the copy at once: it shares data and caches with the model, which may change. A model that
     has no outcome transform is returned itself.
@@ -306,7 +306,7 @@ def _state_of(values: Tensor) -> Any:
     return id(values), values.data_ptr(), 0 if values.is_inference() else values._version
 
 
-@torch.inference_mode(False)  # otherwise no graph could use the cached tensors
+@torch.inference_mode(False)  # autograd cannot save tensors made in inference mode
 @torch.no_grad()
 def _factorise(model: ExactGP) -> tuple[Factor | None, DefaultPredictionStrategy | None]:
     """Return a model's `Factor` and GPyTorch's prediction strategy, each None if not supported."""

@@ -50,7 +50,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     Raises:
         UnsupportedError: If the model cannot be conditioned.
     """
-    if isinstance(model, WrapperModel):  # its method calls this function with the model inside
+    if isinstance(model, WrapperModel):  # the method calls this function with the process inside
         return model.condition_on_observations(X, Y, **kwargs)
     check_takes(model, X, Y)
     try:
@@ -79,14 +79,14 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         return _with_data_added(model, X, Y)
     keeps_graph = X.requires_grad or Y.requires_grad
     keep_in_step(model)
-    # BoTorch's exact GPs can be conditioned only once they have been evaluated, so evaluate it.
+    # BoTorch's exact GPs can be conditioned only after an evaluation, so evaluate the model.
     if hasattr(model, "prediction_strategy") and (
         model.training or model.prediction_strategy is None
     ):
         with torch.no_grad():
             model.posterior(X)
     strategy: Any = getattr(model, "prediction_strategy", None)
-    # Subclasses of the strategy (interpolated, sparse) do not cache a Cholesky factor.
+    # Subclasses of the strategy (interpolated, sparse) do not cache a Cholesky factor to extend.
     has_factor = type(strategy) is DefaultPredictionStrategy
     if keeps_graph and has_factor:
         _drop_graph_of_parameters(model)
@@ -187,7 +187,7 @@ class _RowUpdate:
     ) -> DefaultPredictionStrategy:
         """Return the strategy after the new data are added; for arguments see GPyTorch's method."""
         old = self._strategy
-        # The factor of K + noise, from the cache if it has been computed.
+        # The factor L of K + noise, from the strategy's cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root
         if (
             full_targets.dim() != 1

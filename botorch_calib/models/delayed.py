@@ -46,17 +46,17 @@ class CensoredDelayModel(Surrogate):
 
         mu(x) = k(x)^T (K + noise)^{-1} y~,  cov(x, x') = k(x, x') - k(x)^T (K + noise)^{-1} k(x'),
 
-    where ``K`` is the prior covariance matrix of the objective at all queries, and ``k(x)`` its
-    prior covariance between the queries and ``x``. ``y~`` contains the observed values, and
-    ``censor_value`` for each missing value. Censoring lowers the mean around pending points, so the
-    search avoids these points. (The paper assumes the prior mean zero; here the model's prior mean
-    is used.) With ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the
-    variance and leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are
-    ignored.
+    where ``k(x, x')`` is the prior covariance of the objective, the matrix ``K`` contains this
+    covariance for all pairs of queries, and the vector ``k(x)`` for each query and ``x``. ``y~``
+    contains the observed values, and ``censor_value`` for each missing value. Censoring lowers the
+    mean around pending points, so the search avoids these points. (The paper assumes the prior mean
+    zero; here the model's prior mean is used.) With ``"hallucinate"`` the posterior mean replaces
+    missing values, which shrinks the variance and leaves the mean unchanged, as in GP-BUCB. With
+    ``"none"`` pending points are ignored.
 
     **Values that never arrive.** In a `FeedbackLedger`, a query expires if its value does not
     arrive within ``max_wait``. Expired queries remain censored, which biases the mean; `rescaling`
-    removes this bias. Hallucination ignores expired queries.
+    corrects this bias. Hallucination ignores expired queries.
 
     The hyperparameters and transforms of ``model`` are used. ``model`` is not modified, except that
     `observe` updates the calibrator of a `CalibratedModel`. A `CalibratedModel` can wrap a
@@ -132,8 +132,8 @@ class CensoredDelayModel(Surrogate):
             imputation: See the class.
             hyperparameters: The values to which ``fit`` is applied: ``"observed"`` for the observed
                 values or, as in the paper, ``"censored"`` for ``ledger.training_data``, which
-                includes censored values. In both cases, queries without a value are pending points
-                of the result: they can be resolved, and no calibrator learns from them.
+                includes censored values. In both cases, queries with an imputed value are pending
+                points of the result, which can be resolved. No calibrator learns from such queries.
             now: Time on the ledger's clock at which the ledger is read (default: the current time).
 
         Raises:

@@ -104,9 +104,10 @@ class KnownData:
 
 @torch.no_grad()
 def train_data(process: object) -> tuple[Tensor, Tensor]:
-    """Return the training inputs ``n x d`` and outcomes ``n x 1`` of an exact GP, both raw.
+    """Return the training inputs ``n x d`` and outcomes ``n x 1`` of an exact GP.
 
-    For an ensemble they are the first member's data. Other processes give empty tensors.
+    They are the data before any transform. For an ensemble they are the first member's data. For
+    other processes both tensors are empty.
     """
     inputs = raw_train_inputs(process)
     if inputs is None or not isinstance(process, ExactGP):

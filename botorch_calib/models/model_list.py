@@ -109,7 +109,7 @@ class CalibratedModelList(ModelList):
 
     @property
     def gaussian_model(self) -> ModelListGP:
-        """A list of all outcomes' models, conditioned on pending points, without calibration."""
+        """A ``ModelListGP`` without calibration, whose models are conditioned on pending points."""
         return ModelListGP(*(getattr(model, "gaussian_model", model) for model in self.models))
 
     @property
@@ -288,7 +288,10 @@ def _check_member(model: Model) -> None:
 
 
 def _models_of_outcomes(model: Any) -> list[Model]:
-    """Return the single-output models of a list, or of a model with independent outputs."""
+    """Return single-output models of the outcomes of a list, or of a model with several outputs.
+
+    Models with correlated outputs raise ``UnsupportedError``.
+    """
     if isinstance(model, ModelList):
         return [part for each in model.models for part in _models_of_outcomes(each)]
     if model.num_outputs == 1:

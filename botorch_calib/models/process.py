@@ -32,17 +32,17 @@ from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 
 
 def predicting_process(model: object) -> Any:
-    """Return the process inside a surrogate, conditioned on pending points; else the model."""
+    """Return a surrogate's process, conditioned on pending points, or another model itself."""
     return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
 def observed_process(model: object) -> Any:
-    """Return the process inside a surrogate, conditioned on observed data only; else the model."""
+    """Return a surrogate's process, conditioned on observed data only, or another model itself."""
     return model.model if isinstance(model, WrapperModel) else model
 
 
 def sole_member(model: object) -> Any:
-    """Return the only model of a ``ModelList``; other models are returned unchanged."""
+    """Return the only model of a ``ModelList``, or any longer list or other model itself."""
     members = list(model.models) if isinstance(model, ModelList) else []
     return members[0] if len(members) == 1 else model
 

@@ -52,8 +52,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
     these two classes can wrap each other in either order.
 
     Args:
-        model: The process, or another surrogate. The new surrogate has the process of the other
-            surrogate and, if not given here, its pending points and its calibrator.
+        model: The process, or another surrogate, whose process is used. Pending points and
+            calibrator of the other surrogate are used unless they are given here.
         X_pending: Pending points ``n x d``, before any input transform.
         censor_value, imputation: See `CensoredDelayModel`; None without pending points.
         calibrator: A calibrator, or None.
@@ -230,8 +230,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Return a copy of this surrogate with another process, such as a refitted process.
 
         If ``model`` is a surrogate, its process is used, and its pending points and its calibrator,
-        each with their settings, replace those of this surrogate. A ``calibrator`` replaces the
-        calibrator in any case.
+        each with their settings, replace the pending points and the calibrator of this surrogate.
+        If ``calibrator`` is given, it is used instead of either surrogate's calibrator.
 
         Raises:
             BotorchTensorDimensionError: If the inputs of ``model`` have a different width.
@@ -256,7 +256,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @staticmethod
     def _check_model(model: Model) -> None:
-        """Raise ``UnsupportedError``, with a remedy, for an unsupported model."""
+        """Raise ``UnsupportedError`` for a model that the subclass does not support.
+
+        Each subclass overrides this method; here all models are accepted.
+        """
 
     # ------------------------------------------------------------ the model interface
 
@@ -318,7 +321,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
             )
 
     def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return BoTorch's ``fantasize``; raise ``UnsupportedError`` if it is not supported."""
+        """Return the result of BoTorch's ``fantasize``, or raise ``UnsupportedError``."""
         check_fantasizes(self.gaussian_model, "`fantasize`")
         return super().fantasize(X, sampler, *args, **kwargs)
 
@@ -368,7 +371,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> tuple[Any, Tensor]:
-        """Return the process conditioned on imputed values, and these values; both are cached."""
+        """Return the process conditioned on imputed values, and these values, from a cache."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
         keep_in_step(self.model)  # after in-place changes this replaces the strategy in `_basis`

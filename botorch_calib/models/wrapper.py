@@ -109,7 +109,7 @@ class WrapperModel(Model):
         """Do nothing: the base model restores its data when it is put in `train` mode."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise ``UnsupportedError``: only Gaussian processes can be called."""
+        """Raise ``UnsupportedError``, since a wrapped model is used through its ``posterior``."""
         raise UnsupportedError(
             f"A {type(self).__name__} cannot be called: use its `posterior`. For training, "
             "cross-validation from the training data and entropy search with pending points, pass "
