@@ -253,7 +253,8 @@ def may_serve(model: Any, members: bool = False) -> bool:
 
     The model must be an exact Gaussian process with one output, whose ``posterior`` is a method of
     BoTorch; with ``members`` it must be an ensemble of such processes. The training data must not
-    require gradients, and settings that change BoTorch's predictions must have their defaults.
+    require gradients. GPyTorch's settings ``observation_nan_policy``, ``prior_mode`` and
+    ``lazily_evaluate_kernels`` and BoTorch's ``propagate_grads`` must have their default values.
     """
     kind: Any = type(model)
     served = _POSTERIORS_OF_ENSEMBLES if members else _POSTERIORS
