@@ -355,10 +355,10 @@ def _supports_diagonal(model: ExactGP, covariance: LazyEvaluatedKernelTensor) ->
 
 
 def solved(cholesky: Tensor, column: Tensor) -> Tensor:
-    """Return ``(L L^T)^-1`` times a column, ``... x n x 1``; ``L`` is the factor ``cholesky``.
+    """Return ``(L L^T)^-1`` times a column, where ``L`` is the lower factor ``cholesky``.
 
-    The factor is lower triangular. At ``n = 2000``, `torch.cholesky_solve` takes forty times as
-    long for a single column.
+    The factor is ``... x n x n``, and the column is ``... x n x 1``. At ``n = 2000``,
+    `torch.cholesky_solve` takes forty times as long for a single column.
     """
     half = torch.linalg.solve_triangular(cholesky, column, upper=False)
     return torch.linalg.solve_triangular(cholesky.mT, half, upper=True)

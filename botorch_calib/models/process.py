@@ -111,9 +111,10 @@ def raw_width(model: object) -> int | None:
 
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:
-    """Return ``X``, ``... x d``, with the task column that a multi-task model needs.
+    """Return points with the task column that a multi-task model needs.
 
-    If the column is missing, it is added, with the output task. Other models get ``X`` itself.
+    ``X`` is ``... x d``. If the column is missing, it is added, with the output task. For other
+    models ``X`` itself is returned.
     """
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task or X.shape[-1] != model.num_non_task_features:
@@ -135,9 +136,10 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
 
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
-    """Raise unless the points ``X``, ``... x d``, fit a model's inputs; errors call them ``name``.
+    """Raise unless points fit a model's inputs.
 
-    For a multi-task model the task column may be omitted.
+    ``X`` is ``... x d``, and errors call it ``name``. For a multi-task model the task column may be
+    omitted.
 
     Raises:
         BotorchTensorDimensionError: If the width differs.

@@ -45,7 +45,10 @@ class SpreadNoise(Noise):
         self.register_buffer("constant_probability", X.new_ones(()))
 
     def g(self, X: Tensor) -> Tensor:
-        """Return ``g`` (see the class docstring), ``... x q``, at inputs ``... x q x d``."""
+        """Return ``g`` (see the class docstring) at transformed inputs ``X``.
+
+        ``X`` is ``... x q x d``, and the result is ``... x q``.
+        """
         g = self.shift
         for correlation, weights in zip(self.correlations(X), self.weights, strict=True):
             g = g + correlation @ weights
@@ -103,5 +106,8 @@ class LearnedSpreadLikelihood(_GaussianLikelihoodBase):
         return float(self.noise_covar.constant_probability)
 
     def variances(self, inputs: Tensor) -> Tensor:
-        """Return the noise variances ``... x q`` at transformed inputs ``... x q x d``."""
+        """Return the noise variances at transformed inputs.
+
+        The inputs are ``... x q x d``, and the variances are ``... x q``.
+        """
         return self.noise_covar(inputs).diagonal(dim1=-1, dim2=-2)
