@@ -1,4 +1,4 @@
-"""Models that wrap BoTorch models, and residuals of Gaussian processes on training data."""
+"""Models that wrap BoTorch models, and residuals of Gaussian processes at their training data."""
 
 from botorch_calib.models.beyond import stand_ins
 from botorch_calib.models.calibrated import CalibratedModel

@@ -23,20 +23,21 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     r"""Return training values for outcomes that are known only to be beyond a bound.
 
-    The value, called a stand-in, is beyond the bound by one standard deviation of the ``model``'s
-    noise in the space of the targets. For a model without noise it is the bound. Use stand-ins to
-    refit a model; ``observe`` computes them itself. Compute them with the current model or, before
-    the first fit, with a model that was fitted to the bounds.
+    The training value, called a stand-in, replaces the unknown outcome. It is beyond the bound by
+    one standard deviation of the ``model``'s noise, measured after the outcome transform. For a
+    model without noise the stand-in is the bound. Use stand-ins to refit a model; ``observe``
+    computes stand-ins itself. Compute them with the current model or, before the first fit, with a
+    model that was fitted to the bounds.
 
     Args:
         model: A fitted model of the outcome, calibrated or not.
         X: Points ``n x d``.
-        Y: Outcomes or bounds ``n x 1``.
-        beyond: ``n x 1``: 1 if the outcome is above ``Y``, -1 if it is below, 0 if it equals ``Y``.
-            Booleans are read as 1 and 0.
+        Y: Outcomes or bounds ``n x 1``, in units of the outcome.
+        beyond: ``n x 1``: 1 if the outcome is above ``Y``, -1 if it is below ``Y``, and 0 if it
+            equals ``Y``. Booleans are read as 1 and 0.
 
     Returns:
-        Outcomes ``n x 1``, with stand-ins in place of the bounds.
+        Outcomes ``n x 1``, with stand-ins in place of the bounds, in the dtype of ``Y``.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -65,7 +66,7 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
 
 
 def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
-    """Validate ``beyond``, and return it in the dtype and on the device of ``Y``."""
+    """Validate ``beyond``, as in `stand_ins`; return it in the dtype and on the device of ``Y``."""
     if check_tensor("beyond", beyond).shape != Y.shape:
         raise BotorchTensorDimensionError(
             f"`beyond` must have the shape {tuple(Y.shape)} of `Y`, got {tuple(beyond.shape)}."
@@ -83,13 +84,17 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
 def teach(
     calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
 ) -> None:
-    """Update a calibrator with the normal scores ``z`` of outcomes and bounds, in their order.
+    """Update a calibrator with normal scores of outcomes and bounds, in the order of the rows.
 
-    Let ``F`` be the calibrator's predictive distribution after all earlier rows. A bound is
-    replaced by a draw from ``F`` beyond the bound: ``F(z)`` is uniform in ``[F(bound), 1]`` or
-    ``[0, F(bound)]``. If ``F`` is correct, ``F(z)`` is therefore uniform in ``[0, 1]`` given all
-    earlier rows, whether a row is an outcome or a bound. ``X``, ``Y`` and the number of updates
-    seed the draws, so a replay repeats them.
+    ``z``, ``n``, are the normal scores of ``Y``, ``n x 1``, under the model. ``inputs``, ``n x d``,
+    are the points in the form that calibrators take, and ``X`` are the raw points. ``sides``,
+    ``n x 1``, are like ``beyond`` of `stand_ins`; None means that ``Y`` contains no bounds.
+
+    Let ``F`` be the calibrator's predictive cdf of normal scores after all earlier rows. The score
+    ``z`` of a bound is replaced with a draw ``z'`` from ``F`` beyond ``z``: ``F(z')`` is uniform in
+    ``[F(z), 1]`` or ``[0, F(z)]``. If ``F`` is correct, the ``F`` of a learned score is therefore
+    uniform in ``[0, 1]`` given all earlier rows, whether the row is an outcome or a bound. A row of
+    ``X``, ``Y`` and ``sides`` and the number of updates seed a draw, so a replay repeats it.
     """
     first, z = 0, z.clone()
     for i, side in enumerate([] if sides is None else sides.flatten().tolist()):

@@ -22,15 +22,15 @@ from botorch_calib.posteriors.prediction import EXCESS
 class CalibratedModel(Surrogate):
     """A single-output model whose predictive distributions are corrected by a calibrator.
 
-    Either make a new model in each round by `from_history`, which replays the training data of a
-    fitted Gaussian process, or update one model by `observe`, as in the OCBO paper. The model works
-    with BoTorch's analytic and Monte Carlo acquisition functions, ``optimize_acqf`` and pending
-    points. For several outcomes see `CalibratedModelList`.
+    In each round, either make a new model by `from_history`, whose calibrator learns from the
+    training data of a fitted Gaussian process, or update the same model by `observe`, as in OCBO
+    (Deshpande et al., 2024). The model works with BoTorch's analytic and Monte Carlo acquisition
+    functions, ``optimize_acqf`` and pending points. For several outcomes see `CalibratedModelList`.
 
-    For any sequence of data, the calibrated intervals of *observations* have the stated coverage on
+    For any sequence of data, calibrated intervals of *observations* have the nominal coverage on
     average over all rounds. The coverage of the objective depends on the model's noise variance. If
     the noise variance is too small, intervals of the objective are too narrow at visited points,
-    and ``excess="objective"`` widens them. For the formulas see `CalibratedPosterior`.
+    and ``excess="objective"`` widens these intervals. For formulas see `CalibratedPosterior`.
 
     Args:
         model: One of
@@ -44,12 +44,13 @@ class CalibratedModel(Surrogate):
             * any model whose posterior has a cdf and a quantile function.
         calibrator: The calibrator, which is shared, not copied. A calibrator that has learned
             nothing is moved to the model's device.
-        denoise: Whether `posterior` predicts the objective (True) or observations (False, as in the
-            OCBO paper).
-        excess: The assumed source of spread beyond the model's own spread. ``"noise"`` preserves
-            the model's gain, and is meant for the search. ``"objective"`` assumes that the noise
-            variance is correct, and is meant for claims about the objective. With ``denoise=False``
-            it has no effect.
+        denoise: Whether `posterior` predicts the objective (True) or observations (False, as in
+            OCBO).
+        excess: The assumed source of calibrated spread beyond the model's own spread. ``"noise"``
+            keeps the objective's share of the variance of an observation, and is meant for
+            acquisition functions. ``"objective"`` assumes that the noise variance is correct, and
+            is meant for claims about the objective. With ``denoise=False``, ``excess`` has no
+            effect.
 
     Raises:
         UnsupportedError: If ``model`` has several outputs, a non-Gaussian likelihood or an outcome
@@ -85,19 +86,20 @@ class CalibratedModel(Surrogate):
     ) -> CalibratedModel:
         """Calibrate a fitted Gaussian process by replaying its training data.
 
-        Training data must be in the order of observation. Residuals are computed at the current
-        hyperparameters, which were fitted to the same data. With a few dozen data points, residuals
-        are therefore smaller than they were at the time of observation, and intervals are too
-        narrow. The coverage bounds hold for the replayed predictions. Use `observe` for bounds on
-        the original predictions.
+        To replay means to predict each training observation, by default from earlier observations,
+        and to update the calibrator with the residual. The training data must be in the order in
+        which they were observed. Residuals are computed at the current hyperparameters, which were
+        fitted to the same data. With a few dozen data points, residuals are therefore smaller than
+        at the time of observation, and intervals are too narrow. The calibrator's coverage bounds
+        hold for the replayed predictions; use `observe` for bounds on the original predictions.
 
         Args:
             model: A fitted exact Gaussian process without batch dimensions, an ensemble of exact
-                Gaussian processes, a `CensoredDelayModel`, whose observed data are replayed, or a
-                model that learns in context. For a ``MultiTaskGP``, data from the output task are
-                replayed.
-            calibrator: The calibrator. A copy of it continues to learn; pass ``calibrator.fresh()``
-                to start from the beginning.
+                Gaussian processes, a `CensoredDelayModel`, of which only observed data are
+                replayed, or a prior-fitted network, which takes its training data as an input. For
+                a ``MultiTaskGP``, only data from the output task are replayed.
+            calibrator: A calibrator, which does not change: a copy continues to learn from what the
+                calibrator has learned. To start from the beginning, pass ``calibrator.fresh()``.
             num_initial: Number of initial observations (the design) to skip.
             denoise: See the class.
             residuals: ``"prequential"`` for one-step-ahead residuals, or ``"loo"`` for
@@ -130,9 +132,10 @@ class CalibratedModel(Surrogate):
     def construct_inputs(
         cls, training_data: SupervisedDataset, calibrator: Calibrator | None = None
     ) -> dict[str, Any]:
-        """Return arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data.
+        """Return keyword arguments of the constructor, with an unfitted ``SingleTaskGP``.
 
-        The default ``calibrator`` is ``LocalizedConformal(alpha=0.2)``.
+        The process has the data ``training_data``. The default ``calibrator`` is
+        ``LocalizedConformal(alpha=0.2)``.
         """
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),

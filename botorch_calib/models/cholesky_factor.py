@@ -1,13 +1,15 @@
 """Cached Cholesky factors of exact Gaussian processes, for fast predictions.
 
-With ``K + noise = L L^T`` at the training inputs, ``k = k(X_train, x)`` and ``w = L^{-1} k``,
+Let ``y`` be the training targets, ``m`` the prior mean, and ``K + noise = L L^T`` the covariance of
+``y``. With ``k = k(X_train, x)`` and ``w = L^{-1} k``, the posterior of the objective at ``x`` is
 
-    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
+    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``,
 
-A `Factor` stores ``L`` and ``(K + noise)^{-1} (y - m)``. It is renewed, together with GPyTorch's
-caches of the model, when data or hyperparameters have changed. The model's own modules evaluate
-mean and kernel. The kernel must support rectangular matrices and diagonals, as most kernels do.
-Triangular solves, instead of an inverse, preserve the digits of small variances.
+where ``w'`` is ``w`` at ``x'``. A `Factor` stores ``L`` and the weights ``(K + noise)^{-1} (y -
+m)``. When data or hyperparameters have changed, the factor and GPyTorch's caches of the model are
+renewed together. The model's own modules evaluate mean and kernel. The kernel must support
+rectangular matrices and diagonals, as most kernels do. Triangular solves, instead of an inverse,
+preserve the digits of small variances.
 """
 
 from __future__ import annotations
@@ -48,15 +50,17 @@ from botorch_calib.models.outcome_transforms import outcome_transform_of
 from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
-# Parameters with more elements are compared by identity and version, not by value.
+# When states are compared, a parameter with at most this many elements is compared by value. Larger
+# parameters are compared by identity and version, since reading all values would take too long.
 _MAX_COMPARED = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The Cholesky factor of a model's training covariance, and the weights of its mean."""
+    """Cholesky factor ``L`` and weights of the mean, with the notation of the module docstring."""
 
-    # If all models of a batch share inputs and factor, their batch dimensions have size 1.
+    # If all models of a batch have equal inputs and factors, the batch dimensions of these two
+    # tensors have size 1.
     inputs: Tensor  # model_batch_shape x n x d, transformed
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
@@ -66,23 +70,28 @@ class Factor:
     def moments(
         self, model: ExactGP, inputs: Tensor, joint: bool = False, baseline: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance of the targets, ``... x b x 1``, at ``model_batch_shape x b x d``.
+        """Return the posterior mean and variance at ``inputs``, without noise.
 
-        The result is None if GPyTorch does not evaluate the kernel lazily. With ``joint``, the
-        model must be single, and the points may have any batch shape. The second tensor is then the
-        covariance, ``... x b x b``. With a ``baseline``, ``r x d``, it is ``... x b x (r + b)``,
-        and its first ``r`` columns are the covariance with the baseline.
+        ``inputs``, ``model_batch_shape x b x d``, are transformed. The results, ``model_batch_shape
+        x b x 1``, are in the space of the targets, after the outcome transform. The result is None
+        if GPyTorch does not evaluate the kernel lazily.
+
+        With ``joint``, the model must have no batch dimensions, but ``inputs`` may have any batch
+        shape. The second tensor is then the covariance matrix, ``batch_shape x b x b``. With
+        ``joint`` and a ``baseline`` of raw points ``r x d``, the second tensor is ``batch_shape x b
+        x (r + b)``, and its first ``r`` columns are the covariance with the baseline.
         """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
-        # GPyTorch's setting `lazily_evaluate_kernels` is global: another thread may turn it off.
+        # GPyTorch's setting `lazily_evaluate_kernels` is global, so another thread may have turned
+        # it off since `may_serve` checked it.
         if not isinstance(own, LazyEvaluatedKernelTensor):
             return None
         points = self.inputs
         if baseline is not None:
             others, explained_of_others = self._of_baseline(model, baseline)
             points = torch.cat([points, others], dim=-2)
-        if joint:  # also evaluate the kernel between pairs of the points
+        if joint:  # also evaluate the kernel between pairs of `inputs`
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
         kernel, prior_variance = _kernel_between(points, own)
         kernel = kernel.mT
@@ -108,14 +117,18 @@ class Factor:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _of_baseline(self, model: ExactGP, baseline: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``; both cached."""
+        """Return the transformed baseline, ``r x d``, and ``k L^{-T}``, ``r x n``, from a cache.
+
+        ``k`` is the kernel between the baseline and the ``n`` training inputs.
+        """
         known, state = self._baselines.get(baseline), _state_of(baseline)
         if known is None or known[0] != state:
             inputs = model.transform_inputs(with_task_feature(model, baseline))
             own = model.forward(inputs).lazy_covariance_matrix
             kernel, _ = _kernel_between(self.inputs, own)
             explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
-            # A clone, since the cache must not hold a reference to the baseline.
+            # Without an input transform `own.x1` may be the baseline itself. The cache has weak
+            # keys and must not hold a reference to the baseline, so store a clone.
             known = self._baselines[baseline] = state, own.x1.clone(), explained
         return known[1], known[2]
 
@@ -125,13 +138,14 @@ def _kernel_between(
 ) -> tuple[Tensor, Tensor | float | None]:
     """Return the kernel between ``inputs`` and the points of ``own``, and the kernel's variance.
 
-    The variance is None unless the kernel is radial. ``inputs`` are the kernel's first argument:
-    GPyTorch centres distances at the mean of the first argument, and the prediction at a point must
-    not depend on other points of a batch.
+    For ``inputs`` ``... x n x d`` and a lazily evaluated kernel ``own`` of ``m`` points, the kernel
+    is ``... x n x m``. The variance, at distance 0, is None unless the kernel is radial.
     """
     radial = radial_between(inputs, own)
     if radial is not None:
         return radial
+    # GPyTorch centres distances at the mean of the first argument. `inputs`, which start with the
+    # training inputs, come first, so that a prediction depends on no other point of a batch.
     cross = LazyEvaluatedKernelTensor(
         inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
     )
@@ -139,7 +153,7 @@ def _kernel_between(
 
 
 class _Known(NamedTuple):
-    """A model's factor, or None for an unsupported model, and the state for which it is valid."""
+    """A model's factor (None for an unsupported kernel), and the state for which it is valid."""
 
     factor: Factor | None
     state: ModelState
@@ -150,22 +164,30 @@ _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def factor_of(model: ExactGP) -> Factor | None:
-    """Return the factor of a model for which `may_serve` is true, from the cache if valid."""
+    """Return the `Factor` of a model that fulfils `may_serve`; None for an unsupported kernel.
+
+    The factor is cached until the model's data or hyperparameters change. If the model's prediction
+    strategy is missing or outdated, it is replaced.
+    """
     if model.training:
         model.eval()  # transforms the training inputs
     state, known = ModelState(model), _KNOWN.get(model)
-    kept = model.prediction_strategy  # dropped in training mode, and when a state is loaded
+    kept = model.prediction_strategy  # GPyTorch sets it to None in training mode, and on loading
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
         if kept is None or not _agrees(kept, factor):
-            # BoTorch uses the prediction strategy for conditioning and joint predictions.
+            # BoTorch uses the prediction strategy for conditioning and for predictions that do not
+            # use a factor, so renew it as well.
             model.prediction_strategy = kept = strategy
         known = _KNOWN[model] = _Known(factor, state, kept)
     return known.factor
 
 
 def _agrees(strategy: DefaultPredictionStrategy, factor: Factor | None) -> bool:
-    """Whether a prediction strategy has the same weights of the mean as the factor."""
+    """Whether a prediction strategy has the weights of the factor, up to rounding.
+
+    The result is True if they cannot be compared.
+    """
     if factor is None or type(strategy) is not DefaultPredictionStrategy:
         return True
     weights, kept = factor.weights.squeeze(-1), strategy.mean_cache
@@ -182,9 +204,10 @@ def keep_in_step(model: object) -> None:
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """Return a shallow copy of a model, without its outcome transform, for immediate use.
+    """Return a shallow copy of a model without its outcome transform, to predict targets.
 
-    A model that has no outcome transform is returned itself.
+    Use the copy at once: it shares data and caches with the model, which may change. A model that
+    has no outcome transform is returned itself.
     """
     if outcome_transform_of(model) is None:
         return model
@@ -199,7 +222,10 @@ def in_space_of_targets(model: Any) -> Any:
 
 
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
-    """Cache a model's factor that was computed by adding rows to another model's factor."""
+    """Cache a model's factor, which was computed by adding rows to another model's factor.
+
+    ``cholesky``, ``n x n``, and ``weights``, ``n x 1``, are attributes of the new `Factor`.
+    """
     if may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
@@ -214,7 +240,7 @@ _POSTERIORS = (
     BatchedMultiOutputGPyTorchModel.posterior,
     MultiTaskGPyTorchModel.posterior,
 )
-# Posteriors of ensembles, which call a method above for the batch of all members
+# Ensembles' methods `posterior`, which call one of the methods above for the batch of all members
 _POSTERIORS_OF_ENSEMBLES = (
     AbstractFullyBayesianSingleTaskGP.posterior,
     EnsembleMapSaasSingleTaskGP.posterior,
@@ -225,8 +251,10 @@ _POSTERIORS_OF_ENSEMBLES = (
 def may_serve(model: Any, members: bool = False) -> bool:
     """Whether a `Factor` can replace ``model.posterior``.
 
-    The model must be an exact process with one output, whose ``posterior`` is BoTorch's own. With
-    ``members`` it must be an ensemble.
+    The model must be an exact Gaussian process with one output, whose ``posterior`` is a method of
+    BoTorch; with ``members`` it must be an ensemble of such processes. The training data must not
+    require gradients. GPyTorch's settings ``observation_nan_policy``, ``prior_mode`` and
+    ``lazily_evaluate_kernels`` and BoTorch's ``propagate_grads`` must have their default values.
     """
     kind: Any = type(model)
     served = _POSTERIORS_OF_ENSEMBLES if members else _POSTERIORS
@@ -255,12 +283,12 @@ class ModelState:
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
     through ``.data``, which changes their values but not their versions. Therefore small parameters
     are compared by value, except on a GPU, where the host would wait for the device at each
-    evaluation. On a GPU, as in GPyTorch itself, such a change has no effect until
-    ``model.train()``.
+    evaluation. On a GPU, as in GPyTorch itself, a change through ``.data`` has no effect until
+    ``model.train()`` is called.
     """
 
     def __init__(self, model: Any) -> None:
-        # The references prevent new tensors from having the same identity.
+        # Keep references to the tensors, as a new tensor may get the `id` of a deleted tensor.
         self._tensors: list[Tensor] = [*model.parameters()]
         if isinstance(model, ExactGP):
             self._tensors += [model.train_inputs[0], model.train_targets]
@@ -279,10 +307,10 @@ def _state_of(values: Tensor) -> Any:
     return id(values), values.data_ptr(), 0 if values.is_inference() else values._version
 
 
-@torch.inference_mode(False)  # otherwise no graph could use the cached tensors
+@torch.inference_mode(False)  # autograd cannot save tensors made in inference mode
 @torch.no_grad()
 def _factorise(model: ExactGP) -> tuple[Factor | None, DefaultPredictionStrategy | None]:
-    """Return the factor and GPyTorch's prediction strategy, each None if not supported."""
+    """Return a model's `Factor` and GPyTorch's prediction strategy, each None if not supported."""
     inputs, targets, likelihood = list(model.train_inputs), model.train_targets, model.likelihood
     prior = model.forward(*inputs)
     covariance = prior.lazy_covariance_matrix
@@ -299,7 +327,8 @@ def _factorise(model: ExactGP) -> tuple[Factor | None, DefaultPredictionStrategy
     if noisy.dim() > 2 and points.dim() == noisy.dim():
         first = (slice(1),) * (noisy.dim() - 2)
         if all(bool((each == each[first]).all()) for each in (points, noisy)):
-            # Models that are conditioned on fantasies differ only in their targets.
+            # Models that are conditioned on fantasies differ only in their targets, so factorise
+            # the covariance of the first model for all.
             points, noisy = points[first], noisy[first]
     cholesky = psd_safe_cholesky(noisy)
     weights = solved(cholesky, (targets - prior.loc).unsqueeze(-1))
@@ -312,9 +341,10 @@ def _factorise(model: ExactGP) -> tuple[Factor | None, DefaultPredictionStrategy
 
 
 def _supports_diagonal(model: ExactGP, covariance: LazyEvaluatedKernelTensor) -> bool:
-    """Whether the kernel supports ``diag=True``; some kernels raise or return the whole matrix."""
+    """Whether the kernel computes diagonals; some kernels raise or return the whole matrix."""
     points = model.train_inputs[0][..., :2, :]
-    # Products of kernels need the batch dimensions of members, as the inputs of `moments` do.
+    # Products of kernels need inputs with the model's batch dimensions; `Factor.moments` gets such
+    # inputs, too.
     points = points.expand(*covariance.shape[:-2], *points.shape[-2:])
     own = model.forward(points).lazy_covariance_matrix
     try:
@@ -325,9 +355,10 @@ def _supports_diagonal(model: ExactGP, covariance: LazyEvaluatedKernelTensor) ->
 
 
 def solved(cholesky: Tensor, column: Tensor) -> Tensor:
-    """Return ``(L L^T)^-1`` times a column, ``... x n x 1``, for a lower factor ``L``.
+    """Return ``(L L^T)^-1`` times a column, where ``L`` is the lower factor ``cholesky``.
 
-    `torch.cholesky_solve` takes forty times as long for one column at ``n = 2000``.
+    The factor is ``... x n x n``, and the column is ``... x n x 1``. At ``n = 2000``,
+    `torch.cholesky_solve` takes forty times as long for a single column.
     """
     half = torch.linalg.solve_triangular(cholesky, column, upper=False)
     return torch.linalg.solve_triangular(cholesky.mT, half, upper=True)

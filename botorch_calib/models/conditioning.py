@@ -40,19 +40,25 @@ from botorch_calib.models.wrapper import WrapperModel
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """Return a model conditioned on observations; ``model`` is unchanged, even after an error.
 
-    For an exact Gaussian process, rows are added to its Cholesky factor. If ``X`` or ``Y`` requires
-    gradients, predicted means and variances are differentiable in it; by default, GPyTorch detaches
-    its caches. ``X`` is transformed like training inputs. ``noise``, if given, is the total noise
-    variance of ``Y`` in the space of the targets, including any learned part.
+    ``X``, ``batch_shape x n' x d``, and ``Y``, ``batch_shape' x n' x 1``, are not transformed yet;
+    input transforms act as on training inputs. The keyword ``noise``, if given, has the shape of
+    ``Y`` and is the total noise variance after the outcome transform, including any learned part.
+    For an exact Gaussian process, rows are added to the Cholesky factor of the training covariance.
+    If ``X`` or ``Y`` requires gradients, the predictions of the result are differentiable in ``X``
+    and ``Y``, even if GPyTorch's setting ``detach_test_caches`` is on.
+
+    Raises:
+        UnsupportedError: If the model cannot be conditioned.
     """
-    if isinstance(model, WrapperModel):  # its method calls this function with the model inside
+    if isinstance(model, WrapperModel):  # the method calls this function with the process inside
         return model.condition_on_observations(X, Y, **kwargs)
     check_takes(model, X, Y)
     try:
         with as_in_training(model):
             return _conditioned(model, X, Y, **kwargs)
     except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-        # GPyTorch's errors mention internal sizes, or missing methods of a model.
+        # GPyTorch's errors mention internal sizes, or missing methods of a model. Raise an error
+        # that names the cause in terms of the arguments, or else a remedy.
         check_fits(model, X)
         reason = str(error).partition(". ")[0].rstrip(".")
         raise UnsupportedError(
@@ -66,30 +72,32 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     likelihood = likelihood_of(model)
     if isinstance(likelihood, SparseOutlierGaussianLikelihood):
-        # The likelihood would lose the learned variances when the next factor is computed.
+        # The likelihood would lose the variances that it learned for single observations when the
+        # next Cholesky factor is computed, so the model is refused.
         raise NotImplementedError("its likelihood has learned a noise variance of each observation")
     if isinstance(getattr(likelihood, "noise_covar", None), HeteroskedasticNoise):
         return _with_data_added(model, X, Y)
     keeps_graph = X.requires_grad or Y.requires_grad
     keep_in_step(model)
-    # BoTorch's exact GPs can be conditioned only once they have been evaluated.
+    # BoTorch's exact GPs can be conditioned only after an evaluation, so evaluate the model.
     if hasattr(model, "prediction_strategy") and (
         model.training or model.prediction_strategy is None
     ):
         with torch.no_grad():
             model.posterior(X)
     strategy: Any = getattr(model, "prediction_strategy", None)
-    # Subclasses (interpolated, sparse) are excluded, since they do not cache a factor.
+    # Subclasses of the strategy (interpolated, sparse) do not cache a Cholesky factor to extend.
     has_factor = type(strategy) is DefaultPredictionStrategy
     if keeps_graph and has_factor:
         _drop_graph_of_parameters(model)
     noise: Any = kwargs.get("noise")
     learned = None if noise is None else learned_noise(model)
     if learned is not None:
-        # For new data GPyTorch adds `noise` twice, as the given part and as the learned part.
+        # For new data GPyTorch adds `noise` twice, in place of the given part and in place of the
+        # learned part, so pass half of it.
         kwargs["noise"] = noise / 2
-    # GPyTorch removes data and likelihood from a model while it copies the model. Here they are
-    # removed from a twin, so that an error does not damage the model.
+    # GPyTorch temporarily removes data and likelihood from the model that it conditions. Condition
+    # a shallow copy, so that an error in the meantime cannot leave `model` without them.
     twin = copy(model)
     twin._modules = dict(model._modules)
     update = _RowUpdate(strategy) if has_factor and not torch.is_grad_enabled() else None
@@ -99,9 +107,9 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         conditioned = twin.condition_on_observations(X, Y, **kwargs)
         strategy = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
-            # Compute the weights of the mean here, with their graph. GPyTorch writes them to its
-            # cache under one name and reads another name, so the first prediction would compute
-            # them again, and detach them.
+            # Compute the weights of the mean, (K + noise)^-1 (y - m), here with their graph.
+            # GPyTorch writes the weights to its cache under one name and reads another name, so the
+            # first prediction would compute the weights again, and detach them.
             _ = strategy.mean_cache
     if learned is not None:
         rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
@@ -109,14 +117,17 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         if keeps_graph:
             strategy.likelihood = conditioned.likelihood
         else:
-            conditioned.prediction_strategy = None  # it was computed with half of the noise
+            conditioned.prediction_strategy = None  # was computed with half of the noise
     if update is not None and update.factor is not None:
         remember_factor(conditioned, *update.factor)
     return conditioned
 
 
 def _with_data_added(model: ExactGP, X: Tensor, Y: Tensor) -> Model:
-    """Return a copy, with more data, of a model whose noise another model predicts."""
+    """Return a copy of a model with ``X`` and ``Y`` added to its training data, without a refit.
+
+    The model has a likelihood with ``HeteroskedasticNoise``: another model predicts its noise.
+    """
     model.eval()  # so that its training inputs are transformed
     twin = copy(model)
     twin._modules = dict(model._modules)
@@ -131,8 +142,12 @@ def _with_data_added(model: ExactGP, X: Tensor, Y: Tensor) -> Model:
 
 
 def _drop_graph_of_parameters(model: ExactGP) -> None:
-    """Detach a model's cached factor, unless the model's data require gradients."""
-    # A first backward pass would free the graph of the cached factor, and a second pass would fail.
+    """Detach the cached Cholesky factor from the model's hyperparameters.
+
+    The factor keeps its graph if the training data require gradients or ``propagate_grads`` is on.
+    """
+    # Otherwise a first backward pass through a conditioned model would free the graph of the cached
+    # factor, and a second pass would fail.
     data = *model.train_inputs, model.train_targets
     if propagate_grads.on() or any(values.requires_grad for values in data):
         return
@@ -146,16 +161,18 @@ def _drop_graph_of_parameters(model: ExactGP) -> None:
 class _RowUpdate:
     """A substitute for a model's prediction strategy while GPyTorch conditions the model.
 
-    Let ``K + noise = L L^T``, and let the matrix gain ``k`` rows ``[B, D]``. Then ``L`` gains the
-    rows ``[V^T, C]`` with ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``, which takes ``O(n^2 k)``.
-    GPyTorch's update uses explicit inverses. It takes ``O(n^3)`` and loses digits. With it, a
-    proposal after 1000 failed trials takes 6.6 times as long.
+    Let ``K + noise = L L^T`` be the covariance of ``n`` training observations. For ``k`` new
+    observations it gains the rows ``[B, D]``, where ``B``, ``k x n``, is their covariance with the
+    training observations, and ``D``, ``k x k``, is their own covariance. Then ``L`` gains the rows
+    ``[V^T, C]`` with ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``, in ``O(n^2 k)`` operations.
+    GPyTorch's update takes ``O(n^3)`` operations, and loses digits by explicit inverses. With
+    GPyTorch's update, a proposal after 1000 failed trials takes 6.6 times as long.
     """
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
         self._strategy = strategy
-        # The extended factor, n x n, and (K + noise)^{-1} (y - m), n x 1. They remain None if
-        # GPyTorch's update is used.
+        # The extended factor, (n + k) x (n + k), and the weights of the mean, (n + k) x 1, which
+        # are (K + noise)^{-1} (y - m) of all observations. None if GPyTorch's update is used.
         self.factor: tuple[Tensor, Tensor] | None = None
         self.train_prior_dist = strategy.train_prior_dist
 
@@ -168,9 +185,9 @@ class _RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """Return the strategy with more data; the arguments are as in GPyTorch."""
+        """Return the strategy after the new data are added; for arguments see GPyTorch's method."""
         old = self._strategy
-        # The factor of K + noise, from the cache if it has been computed.
+        # The factor L of K + noise, from the strategy's cache if it has been computed.
         factor = old.lik_train_train_covar.root_decomposition().root
         if (
             full_targets.dim() != 1
@@ -196,7 +213,7 @@ class _RowUpdate:
             likelihood=noisy,
             root=TriangularLinearOperator(root),
         )
-        # GPyTorch would otherwise compute (K + noise)^-1 (y - mean) on first use.
+        # Cache the weights (K + noise)^-1 (y - m), which GPyTorch would otherwise compute again.
         weights = solved(root, (full_targets - full_output.mean).unsqueeze(-1))
         self.factor = root, weights
         add_to_cache(new, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
@@ -204,13 +221,13 @@ class _RowUpdate:
 
 
 def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
-    """Return a lower factor ``L``, ``n x n``, with ``k`` more rows and columns.
+    """Extend a lower Cholesky factor ``L``, ``n x n``, to ``(n + k) x (n + k)``.
 
-    ``cross``, ``k x n``, and ``block``, ``k x k``, are the covariances of the new points with the
-    old points and, including noise, with each other.
+    ``cross``, ``k x n``, is the covariance of the new points with the old points. ``block``,
+    ``k x k``, is the covariance of the new points with each other, including noise.
     """
-    # D - V^T V is the posterior covariance of the new points. Jitter is added if rounding errors
-    # make it indefinite, for example at repeated points.
+    # `block - V.mT @ V` is the posterior covariance of the new observations. If rounding errors
+    # make it indefinite, for example at repeated points, `psd_safe_cholesky` adds jitter.
     V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
     n, size = len(L), len(L) + len(block)
     root = L.new_zeros(size, size)
@@ -219,18 +236,19 @@ def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-    """Return the argument ``noise`` to condition a model with given noise; empty for others.
+    """Return the keyword ``noise`` of `conditioned_on`, for a model with given noise variances.
 
-    It is ``Yvar`` in the space of the targets, plus the variance that the model learns in addition.
-    NaN, the default, is replaced by the mean of the model's noise, except for a
-    `PartlyKnownNoiseLikelihood`, which accepts NaN.
+    For other models the result is empty. ``X``, ``n x d``, ``Y`` and ``Yvar``, ``n x 1``, are not
+    transformed. The noise is ``Yvar`` after the outcome transform, plus the variance that the model
+    learns in addition. ``Yvar`` is NaN if unknown (default: all NaN). NaN is replaced with the mean
+    of the model's noise, but remains for a `PartlyKnownNoiseLikelihood`, which accepts NaN.
     """
     likelihood = likelihood_of(model)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return {}
     if Yvar is None:
         Yvar = torch.full_like(Y, torch.nan)
-    model.eval()  # in training mode `Standardize` would learn mean and scale from ``Y``
+    model.eval()  # in training mode `Standardize` would learn its moments from `Y`
     if hasattr(model, "outcome_transform"):
         strata = inputs_of_transform(model, with_task_feature(model, X))
         Yvar = model.outcome_transform(Y, Yvar, **strata)[1]
@@ -241,9 +259,10 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
 
 
 def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """Return the model conditioned on observations ``n x d`` and ``n x 1``, with noise ``Yvar``.
+    """Return a model conditioned on observations ``X``, ``n x d``, and ``Y``, ``n x 1``.
 
-    For an ensemble, ``Y`` may have different values for each member, ``num_members x n x 1``.
+    ``Yvar``, ``n x 1``, contains their noise variances, as in `given_noise`. For an ensemble, ``Y``
+    may have different values for each member, ``num_members x n x 1``. ``model`` does not change.
     """
     process = observed_process(model)
     if learns_in_context(process):
@@ -259,17 +278,24 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 @torch.no_grad()
 def hallucinated(model: Any, X: Tensor) -> Model:
-    """Return the model conditioned on its posterior means at points ``n x d``."""
+    """Return the model conditioned on its own posterior means at the points ``X``, ``n x d``."""
     return with_observations(model, X, model.posterior(X).mean)
 
 
 def learns_in_context(model: object) -> bool:
-    """Whether each prediction takes the data as context, as in botorch_community's PFN models."""
+    """Whether a model is a prior-fitted network (PFN) of botorch_community.
+
+    A PFN learns in context: its network is not fitted to the data, and each prediction takes all
+    training data as an input of the network.
+    """
     return all(hasattr(model, name) for name in ("pfn", "train_X", "train_Y"))
 
 
 def with_context(model: Any, X: Tensor, Y: Tensor) -> Any:
-    """Return a copy of a model that learns in context, with other data and the same network."""
+    """Return a copy of a PFN (see `learns_in_context`) with the same network and other data.
+
+    ``X``, ``n x d``, and ``Y``, ``n x 1``, replace its training data.
+    """
     other = copy(model)
     other.train_X, other.train_Y, other.train_Yvar = X, Y, torch.zeros_like(Y)
     other.transformed_X = model.transform_inputs(X)

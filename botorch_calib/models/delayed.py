@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 IMPUTATIONS = ("censor", "hallucinate", "none")
 HYPERPARAMETERS = ("observed", "censored")
 
-# A function that returns a model fitted to inputs ``n x d`` and values ``n x 1``.
+# A function that fits a model to inputs ``n x d`` and values ``n x 1``, and returns the model.
 Fit = Callable[[Tensor, Tensor], Model]
 
 
@@ -46,16 +46,17 @@ class CensoredDelayModel(Surrogate):
 
         mu(x) = k(x)^T (K + noise)^{-1} y~,  cov(x, x') = k(x, x') - k(x)^T (K + noise)^{-1} k(x'),
 
-    where ``K`` is the covariance matrix of all queries. ``y~`` contains the observed values, and
-    ``censor_value`` for each missing value. Censoring lowers the mean around pending points, so the
-    search avoids them. (The paper assumes the prior mean zero; here the model's prior mean is
-    used.) With ``"hallucinate"`` the posterior mean replaces missing values, which shrinks the
-    variance and leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are
-    ignored.
+    where ``k(x, x')`` is the prior covariance of the objective, the matrix ``K`` contains this
+    covariance for all pairs of queries, and the vector ``k(x)`` for each query and ``x``. ``y~``
+    contains the observed values, and ``censor_value`` for each missing value. Censoring lowers the
+    mean around pending points, so the search avoids these points. (The paper assumes the prior mean
+    zero; here the model's prior mean is used.) With ``"hallucinate"`` the posterior mean replaces
+    missing values, which shrinks the variance and leaves the mean unchanged, as in GP-BUCB. With
+    ``"none"`` pending points are ignored.
 
-    **Values that never arrive.** A query that expires, after the ledger's ``max_wait``, remains
-    censored, which biases the mean; `rescaling` corrects this. Hallucination ignores expired
-    queries.
+    **Values that never arrive.** In a `FeedbackLedger`, a query expires if its value does not
+    arrive within ``max_wait``. Expired queries remain censored, which biases the mean; `rescaling`
+    corrects this bias. Hallucination ignores expired queries.
 
     The hyperparameters and transforms of ``model`` are used. ``model`` is not modified, except that
     `observe` updates the calibrator of a `CalibratedModel`. A `CalibratedModel` can wrap a
@@ -121,18 +122,19 @@ class CensoredDelayModel(Surrogate):
         """Fit a model to the values in a ledger, and impute missing values.
 
         Censoring applies to pending and expired queries (``ledger.incomplete``). Hallucination
-        applies to pending queries only (``ledger.pending``).
+        applies to pending queries only (``ledger.pending``). With ``imputation="none"``, pending
+        queries are stored, but ignored.
 
         Args:
             ledger: The ledger, whose ``censor_value`` is used.
-            fit: A function that returns a model fitted to inputs ``n x d`` and values ``n x 1``,
-                which are in double precision on the CPU.
+            fit: A function that fits a model to inputs ``n x d`` and values ``n x 1``, both in
+                double precision on the CPU, and returns the model.
             imputation: See the class.
             hyperparameters: The values to which ``fit`` is applied: ``"observed"`` for the observed
                 values or, as in the paper, ``"censored"`` for ``ledger.training_data``, which
-                includes censored values. In the result, censored rows are pending points, which can
-                be resolved, and from which no calibrator learns.
-            now: Time at which the ledger is read (default: the current time).
+                includes censored values. In both cases, queries with an imputed value are pending
+                points of the result, which can be resolved. No calibrator learns from such queries.
+            now: Time on the ledger's clock at which the ledger is read (default: the current time).
 
         Raises:
             InputDataError: If fewer than two values have arrived, or if ``fit`` trains its model on
@@ -149,25 +151,26 @@ class CensoredDelayModel(Surrogate):
     def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
         """Return a ``posterior_transform`` that removes the bias due to values that never arrive.
 
-        Let ``c`` be the ``censor_value``, and let ``rho`` be the probability that a value arrives
-        in time. By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma``, with the ``nu``
-        of `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of
-        ``c + (mu - c) / rho``. The transform divides ``mu - c`` and the standard deviation by
-        ``rho``. It changes predictions and expected improvement, but not the points that upper
-        confidence bounds and Thompson sampling choose.
+        At a point, let ``f`` be the objective, and let ``mu`` and ``sigma`` be its posterior mean
+        and standard deviation under this model. Let ``c`` be the ``censor_value``, and ``rho`` the
+        probability that a value arrives in time. By [Verma2022]_, Theorem 1, ``|mu - c - rho (f -
+        c)| <= nu sigma``, where ``nu`` is the factor of `DelayedUpperConfidenceBound`. So ``f`` is
+        within ``nu sigma / rho`` of ``c + (mu - c) / rho``. The transform divides ``mu - c`` and
+        ``sigma`` by ``rho``. It changes predictions and expected improvement, but not the points
+        that upper confidence bounds and Thompson sampling choose.
 
-        The theorem assumes the prior mean ``c``. Far from data, the mean approaches the model's
-        prior mean ``m``, and the rescaled mean approaches ``c + (m - c) / rho``. Therefore fit
-        ``m`` to data that include censored values (``hyperparameters="censored"``), or set it to
+        The theorem assumes that the model's prior mean ``m`` is ``c``. Far from data, ``mu``
+        approaches ``m``, and the rescaled mean approaches ``c + (m - c) / rho``. Therefore fit
+        ``m`` to data that include censored values (``hyperparameters="censored"``), or set ``m`` to
         ``c``.
 
         Args:
-            arrival_probability: ``rho``, in (0, 1], such as the estimate by
+            arrival_probability: The probability ``rho``, in (0, 1], such as the estimate by
                 ``FeedbackLedger.arrival_probability``.
 
         Raises:
             UnsupportedError: If the model does not censor, or if its outcome transform is not
-                affine. (Censoring shrinks the mean in the space of the targets.)
+                affine. (Censoring shrinks the mean after the outcome transform.)
             InputDataError: If ``arrival_probability`` is not in (0, 1].
 
         Example:
@@ -193,8 +196,8 @@ class CensoredDelayModel(Surrogate):
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
         """Return the model conditioned on values of pending points, which are no longer pending.
 
-        This is `with_observations`, except that each row of ``X`` must equal a row of ``X_pending``
-        exactly. Other rows raise ``InputDataError``.
+        This is `with_observations`, except that each row of ``X``, ``n x d``, must equal a
+        different row of ``X_pending`` exactly. Any other row raises ``InputDataError``.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
@@ -210,7 +213,10 @@ class CensoredDelayModel(Surrogate):
         censor_value: float | None = None,
         imputation: str = "censor",
     ) -> dict[str, Any]:
-        """Return arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data."""
+        """Return keyword arguments of the constructor, with an unfitted ``SingleTaskGP``.
+
+        The process has the data ``training_data``.
+        """
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),
             "X_pending": X_pending,
@@ -233,12 +239,19 @@ class CensoredDelayModel(Surrogate):
 
 
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
-    """Return queries ``n x d`` to impute; expired queries are censored, but not hallucinated."""
+    """Return the ledger's queries ``n x d`` without a value, at which to impute values at ``now``.
+
+    Expired queries are included only if ``imputation="censor"``.
+    """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 
 
 def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: float | None) -> Any:
-    """Return a model of the ledger's observed data; see `CensoredDelayModel.from_ledger`."""
+    """Return a model of the ledger's observed data; see `CensoredDelayModel.from_ledger`.
+
+    With ``hyperparameters="censored"``, the model is fitted to all data, and then keeps only the
+    observed data.
+    """
     check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
     X, Y = ledger.to_observations(now)
     if len(Y) < 2:
@@ -262,7 +275,11 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
 
 
 def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """Return a copy of a model with only some ``rows`` of its training inputs ``X``."""
+    """Return a copy of a model that keeps only some rows of its training data.
+
+    ``X``, ``n x d``, are the inputs to which the model was fitted, and ``rows`` are the indices of
+    the rows to keep.
+    """
     if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
         raise UnsupportedError(
             "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "

@@ -2,8 +2,9 @@
 
 BoTorch's models store noise and lengthscales without a transform, so BoTorch's search is slow. It
 takes about 45 evaluations, whereas a search over logarithms takes about 15. With few data, the
-likelihood often has one maximum with noise and one without. A search from a single start may end at
-the lower maximum. The starts are a batch of models; with few data, two starts take as long as one.
+likelihood often has one maximum with noise and one without noise, and a search from a single start
+may end at the lower maximum. Several starts are evaluated as a batch of models; with few data, two
+starts take as long as one start.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 Array = NDArray[np.float64]
 
-# Loss in place of NaN: line searches recover from a large loss, but not from NaN.
+# This loss replaces NaN: line searches recover from a large loss, but not from NaN. A search whose
+# loss is at least this large has failed.
 LARGE_LOSS = 1e10
 
 
@@ -41,15 +43,18 @@ def fit_in_logarithms(
 
     A parameter counts as positive if its lower bound is positive. Pass this function to
     ``fit_gpytorch_mll`` as the ``optimizer``. Each model of a batch is the starting point of a
-    separate L-BFGS-B search (BoTorch's batched version). At the end all models have the best
-    hyperparameters.
+    separate L-BFGS-B search (BoTorch's batched version). At the end all models have the
+    hyperparameters of the best search.
 
     Args:
-        mll: The marginal likelihood of an exact Gaussian process of standardised outcomes. Its
-            batch shape contains the number of starts, or is empty for one start.
-        closure: Must be None, since a closure returns only the sum of the losses.
+        mll: The marginal likelihood of an exact Gaussian process of standardised outcomes. The
+            process's batch shape is the number of starts, or empty for one start.
+        closure: Must be None, since a closure returns only the sum of the losses of all starts.
         options: Arguments of ``fmin_l_bfgs_b_batched``, such as ``ftol``.
-        timeout_sec: Seconds after which all searches stop.
+        timeout_sec: Seconds after which all searches stop (default: no limit).
+
+    Returns:
+        The loss, number of steps and message of the best search, and the seconds of all searches.
 
     Warns:
         OptimizationWarning: If the time ran out, or all searches failed.
@@ -69,7 +74,7 @@ def fit_in_logarithms(
     ends[positive], state[:, positive] = np.log(ends[positive]), np.log(state[:, positive])
 
     def in_logarithms(x: Array, batch_indices: list[int]) -> tuple[Array, Array]:
-        with np.errstate(over="ignore"):  # the line search recovers from infinity
+        with np.errstate(over="ignore"):  # line searches recover from an infinite parameter
             rows = np.exp(x, out=x.copy(), where=positive)
         values, gradients = _losses_at(losses, rows, batch_indices)
         return values, np.multiply(gradients, rows, out=gradients, where=positive)
@@ -80,7 +85,8 @@ def fit_in_logarithms(
         if timeout_sec is not None and time.monotonic() - begun > timeout_sec:
             raise StopIteration
 
-    # In single precision, rounding errors of losses exceed L-BFGS-B's default tolerance.
+    # In single precision, rounding errors of losses exceed L-BFGS-B's default tolerance 2.2e-9, so
+    # the tolerance is at least 16 rounding errors.
     accuracy = max((torch.finfo(value.dtype).eps for value in parameters.values()), default=0.0)
     options = {"ftol": max(2.2e-9, 16.0 * accuracy), **(options or {})}
     # Without this limit, which BoTorch also sets, SciPy and torch compete for cores.
@@ -97,7 +103,8 @@ def fit_in_logarithms(
     halted = np.array([each.status == 2 for each in results])
     is_late = np.array([each.message.startswith("STOP") for each in results]) & halted
     if (gave_up := halted & ~is_late).any():
-        # A search that gave up returns its last iterate with the value of a different point.
+        # A search that gave up returns its last iterate with the loss at a different point, so
+        # evaluate the loss at the iterate.
         values[gave_up], _ = in_logarithms(x[gave_up], [*np.flatnonzero(gave_up)])
     best, runtime = values.argmin(), time.monotonic() - begun
     result = results[best]
@@ -110,7 +117,7 @@ def fit_in_logarithms(
         # `fit_gpytorch_mll` recognises this text, issues the warning, and accepts the fit.
         warning = f"Optimization timed out after {runtime:.3g} seconds."
         warnings.warn(warning, OptimizationWarning, stacklevel=2)
-    elif (gave_up | (values >= LARGE_LOSS)).all():  # otherwise at least one search did not fail
+    elif (gave_up | (values >= LARGE_LOSS)).all():  # one successful search is enough
         status = OptimizationStatus.FAILURE
         warnings.warn(f"The fit failed: {result.message}.", OptimizationWarning, stacklevel=2)
     return OptimizationResult(result.nit, float(values[best]), status, runtime, result.message)
@@ -119,9 +126,11 @@ def fit_in_logarithms(
 def _losses_at(
     losses: BatchedNDarrayOptimizationClosure, rows: Array, starts: list[int]
 ) -> tuple[Array, Array]:
-    """Return losses and gradients of some ``starts``, each at its row of parameters.
+    """Return losses and gradients of the ``starts``, each at its own row of parameters.
 
-    If a loss cannot be computed, it is `LARGE_LOSS`, and its gradient is 0.
+    ``starts`` contains the indices of ``k`` models of the batch, and ``rows``, ``k x p``, their
+    parameters. The losses are ``k``, and the gradients ``k x p``. If a loss cannot be computed, it
+    is set to `LARGE_LOSS`, and its gradient to 0.
     """
     everywhere = np.repeat(rows[:1], losses.batch_size, axis=0)
     everywhere[starts] = rows
@@ -131,7 +140,7 @@ def _losses_at(
         values, gradients = np.full(len(rows), np.nan), np.zeros_like(rows)
     failed = np.isnan(values)
     if len(rows) > 1 and failed.any():
-        # The failure of one start makes the whole batch fail, so evaluate them one by one.
+        # The failure of one start makes the whole batch fail, so evaluate the starts one by one.
         alone = [_losses_at(losses, rows[[i]], [start]) for i, start in enumerate(starts)]
         values, gradients = (np.concatenate(each) for each in zip(*alone, strict=True))
     elif failed.any():

@@ -16,34 +16,42 @@ from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import raw_train_inputs
 
-#: `SIX_DIGITS` is the largest relative error of rounding to six digits. Differences above the
-#: fraction `MOST_OF_RANGE` of the data's range are not rounding errors, even for large numbers.
+#: A difference between two values counts as rounding to six digits if it is at most `SIX_DIGITS`
+#: times the value, and at most `MOST_OF_RANGE` times the range of the data. Otherwise the values
+#: differ; the second limit matters for large values with a small range.
 SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
 
 
 class KnownData:
-    """Observations at points ``n x d`` with values ``n x 1``; each can be matched once."""
+    """A model's observations, with which new observations are compared.
+
+    The observations have points ``n x d`` and values ``n x 1``. An observation that matches a new
+    observation is removed, so each is matched at most once.
+    """
 
     def __init__(self, X: Tensor, Y: Tensor) -> None:
         self.values: dict[tuple[float, ...], list[float]] = defaultdict(list)
         for point, y in zip(X.tolist(), Y.flatten().tolist(), strict=True):
             self.values[tuple(point)].append(y)
-        # A model's outcomes have rounding errors of the outcome transform and its inverse.
+        # A model's outcomes have rounding errors of the outcome transform and its inverse, so
+        # values match if they differ by at most this number.
         self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
         self._range = float(Y.max() - Y.min()) if len(Y) else 0.0
 
     def rounding_of(self, y: float) -> float:
-        """Return the largest difference that counts as an error of rounding ``y`` to six digits."""
+        """Return the largest difference from ``y`` that counts as rounding to six digits."""
         return max(self.rounding, min(SIX_DIGITS * abs(y), MOST_OF_RANGE * self._range))
 
     def take(
         self, point: Sequence[float], y: float | None, rounded: bool = False, side: int = 0
     ) -> bool:
-        """Remove the last observation of ``point`` with the value ``y``; return whether it existed.
+        """Remove an observation at ``point`` with the value ``y``; return whether there was one.
 
-        With ``y=None`` any value matches. With ``rounded`` a point and a value that agree to six
-        digits match, too. If the outcome is known only to be above ``y`` (``side=1``) or below
-        ``y`` (``side=-1``), any value on that side matches, as it may be a stand-in.
+        If several observations at ``point`` match, the last of them is removed. With ``y=None`` any
+        value matches. With ``rounded``, points and values that agree to six digits match, too. If
+        the outcome is known only to be above ``y`` (``side=1``) or below ``y`` (``side=-1``), the
+        data contain a training value beyond this bound instead of the outcome (see `stand_ins`), so
+        any value on that side matches.
         """
         own = self.values.get(tuple(point), [])
         if self._take_of(own, y, self.rounding, side):
@@ -59,10 +67,11 @@ class KnownData:
         observations: Iterable[tuple[Sequence[float], float | None, int]],
         rounded: bool = False,
     ) -> list[bool]:
-        """Call `take` for each point, value and side; return, in the given order, which existed.
+        """Call `take` for each triple ``(point, y, side)``; return its results in the given order.
 
-        Exact values are matched first, then bounds, which match any value beyond them, and last
-        None, which matches any value.
+        Triples with an exact value are matched first, then bounds (``side`` is 1 or -1), which
+        match any value beyond them, and last triples with ``y=None``, which match any value. In
+        another order, a bound could remove the observation that an exact value matches.
         """
         listed = [*enumerate(observations)]
         listed.sort(key=lambda each: (each[1][1] is None, each[1][2] != 0))
@@ -80,11 +89,11 @@ class KnownData:
 
     @cached_property
     def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64]]:
-        """All points, as a list of the dictionary's keys and as a matrix."""
+        """All points: the keys of ``values`` as a list, and the same points as rows of a matrix."""
         return [*self.values], np.array([*self.values], dtype=np.float64)
 
     def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
-        """Return the points of the data that agree with ``point`` to six digits."""
+        """Return the points of the data that agree with ``point`` to six digits in each column."""
         points, table = self._known
         if len(point) != table.shape[-1]:
             return []
@@ -95,7 +104,11 @@ class KnownData:
 
 @torch.no_grad()
 def train_data(process: object) -> tuple[Tensor, Tensor]:
-    """Inputs ``n x d`` and outcomes ``n x 1`` of an exact process; empty for other processes."""
+    """Return the training inputs ``n x d`` and outcomes ``n x 1`` of an exact GP.
+
+    They are the data before any transform. For an ensemble they are the first member's data. For
+    other processes both tensors are empty.
+    """
     inputs = raw_train_inputs(process)
     if inputs is None or not isinstance(process, ExactGP):
         return torch.zeros(0, 0), torch.zeros(0, 1)
@@ -106,13 +119,15 @@ def train_data(process: object) -> tuple[Tensor, Tensor]:
 def without_known(
     process: object, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the observations that a process's data do not contain yet.
+    """Return the four arguments without the rows that a process's training data already contain.
 
-    Each row of the data matches at most one observation. ``sides``, ``n x 1``, are 1 or -1 for
-    outcomes that are known only to be above or below ``Y``; the data contain stand-ins for them.
+    Each training observation matches at most one row. ``X`` is ``n x d``; ``Y``, ``Yvar`` and
+    ``sides`` are ``n x 1``. ``sides`` is 1 or -1 if the outcome is known only to be above or below
+    ``Y``, and 0 otherwise (default: 0 everywhere). The training data contain a value beyond such a
+    bound instead of the outcome (see `stand_ins`), so any training value beyond the bound matches.
 
     Warns:
-        CalibrationWarning: If observations are removed.
+        CalibrationWarning: If rows are removed.
     """
     known = KnownData(*train_data(process))
     signs = [0] * len(X) if sides is None else [*map(int, sides.flatten().tolist())]

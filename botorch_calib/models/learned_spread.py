@@ -17,16 +17,20 @@ from botorch_calib.models.sharpened_hyperparameters import costs_by_noise, scale
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood, SpreadNoise
 from botorch_calib.models.training_prior import training_prior
 
-# Prior of ``g``: `LEVEL` is the variance of its level. `VARYING` are the variances that are tried
-# for its variation around the level. `CONSTANT` is the probability that ``g`` is constant.
+# Prior of ``g``, the logarithm of a factor of the noise variance (see `with_learned_spread`):
+# `LEVEL` is the variance of its level, `VARYING` are the variances that are tried for its variation
+# around the level, and `CONSTANT` is the probability that ``g`` is constant.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
-# Residuals are clamped at this number of standard deviations, to limit the effect of outliers.
+# Larger residuals, in standard deviations, are clamped to this number, so an outlier has no more
+# effect than a residual of this size.
 _MOST_DEVIATIONS = 4.0
 # Fisher scoring: `_STEPS` limits the number of steps, and `_HALVINGS` how often a step is halved.
-# `_LONGEST` limits the change of ``g`` in a step. At a change below `_SHORTEST` the search stops.
+# A step changes ``g`` by at most `_LONGEST` at each point. If a full step would change ``g`` by
+# less than `_SHORTEST` everywhere, the search stops.
 _STEPS, _LONGEST, _SHORTEST, _HALVINGS = 25, 2.0, 1e-3, 10
-# A model is refused if multiplying all lengthscales by ``exp(_SHORTER)`` raises its log likelihood
-# by more than `_GAIN`. (`sharpened` makes this correction if the gain exceeds 7.3.)
+# A model is refused as too smooth if multiplying all its lengthscales by ``exp(_SHORTER)`` raises
+# its log likelihood by more than `_GAIN`; otherwise it is accepted. (`sharpened` corrects
+# lengthscales by this factor if the gain exceeds 7.3, a slightly lower limit.)
 _SHORTER, _GAIN = -0.9, 8.0
 
 
@@ -35,28 +39,29 @@ def with_learned_spread(model: ExactGP) -> ExactGP:
     r"""Return a copy of a Gaussian process with input-dependent noise, learned from its data.
 
     The noise variance is ``sigma^2 exp g(x)``, where ``sigma^2`` is the process's noise variance.
-    The model of leave-one-out residuals is ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, where ``v_i``
-    is the predictive variance without noise. There are five hypotheses about ``g``. In the first,
-    which has prior probability one half, ``g`` is a constant with prior variance 0.25. In each of
-    the others, ``g`` is such a constant plus a Gaussian process with variance 0.5 or 2 and a
-    lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. The learned ``g`` is the average
-    of the five posterior modes, weighted by their Laplace evidences and clamped to [-5, 3]. A
-    second round repeats this with the residuals under the noise of the first round.
+    The leave-one-out residual of the ``i``-th observation is modelled as ``r_i ~ N(0, v_i + sigma^2
+    exp g(x_i))``, where ``v_i`` is the predictive variance without noise. There are five hypotheses
+    about ``g``. In the first, which has prior probability one half, ``g`` is a constant with prior
+    variance 0.25. In the other four, ``g`` is a constant of this kind plus a Gaussian process with
+    variance 0.5 or 2 and a lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. The
+    learned ``g`` is the average of the five posterior modes, weighted by their Laplace evidences,
+    and clamped to [-5, 3]. A second round repeats this with residuals under the learned noise.
 
     The copy can be used like any BoTorch model. Later observations and
-    ``posterior(X, observation_noise=True)`` have the noise at their inputs. Learn the noise again
-    every fifth round. Hyperparameters are not changed; a refit with this noise does not improve
-    them. If ``sigma^2`` is about correct, ``likelihood.constant_probability`` is the posterior
-    probability that the noise is constant. It is also near 0 if there is no noise, or if
-    ``sigma^2`` is ten times too large or too small.
+    ``posterior(X, observation_noise=True)`` have the learned noise at their own inputs. During a
+    search, it is enough to learn the noise again every fifth round. Hyperparameters are not
+    changed; a refit with the learned noise does not improve them. If ``sigma^2`` is about correct,
+    ``likelihood.constant_probability`` is the posterior probability that the noise is constant.
+    This number is also near 0 if there is no noise, or if ``sigma^2`` is ten times too large or too
+    small.
 
     Args:
         model: An exact Gaussian process with one output, one noise variance and its training data,
             such as a fitted ``SingleTaskGP``. Its transformed inputs must be in the unit cube, as
-            after ``Normalize``. It is not changed, and shares its data with the copy.
+            after ``Normalize``. The model is not changed, and shares its data with the copy.
 
     Raises:
-        UnsupportedError: If the model is not supported, or if it is too smooth, so that the learned
+        UnsupportedError: If the model is not supported, or if it is so smooth that the learned
             noise would compensate for its errors. A model is too smooth if 0.41 times its
             lengthscales make the data ``e^8`` times as likely, with the learned noise in both
             cases. Of models with lengthscales three times too long, 7, 73 and 98 % were refused at
@@ -76,7 +81,7 @@ def with_learned_spread(model: ExactGP) -> ExactGP:
         )
     prior = training_prior(model, torch.double)
     twin = with_own_hyperparameters(model)
-    twin.prediction_strategy = None  # it was computed with the old noise
+    twin.prediction_strategy = None  # was computed with the old noise
     level = twin.likelihood.noise_covar
     level = level.level if isinstance(level, SpreadNoise) else level
     value, spread = level.noise.double(), SpreadNoise(level, prior.inputs)
@@ -85,7 +90,7 @@ def with_learned_spread(model: ExactGP) -> ExactGP:
     added = (varying.unsqueeze(-1) * kernels.unsqueeze(1)).flatten(0, 1)
     priors = LEVEL + torch.cat([torch.zeros_like(added[:1]), added])
     modes = torch.zeros_like(priors[..., 0])
-    for _ in range(2):  # twice, as residuals depend on the noise
+    for _ in range(2):  # the second time with residuals under the noise that was learned first
         noise = value * spread.g(prior.inputs).exp()
         cholesky = psd_safe_cholesky(prior.covariance + noise.diag_embed())
         variances = torch.cholesky_inverse(cholesky).diagonal().reciprocal()
@@ -109,10 +114,12 @@ def _posterior_modes(
 ) -> tuple[Tensor, Tensor]:
     """Return the posterior modes of ``g`` under ``h`` hypotheses, and the log evidences ``h``.
 
-    A mode is ``g = prior a``, and is returned as ``a``, in a tensor ``h x n``. Fisher scoring
-    starts from ``start``. The prior covariances, ``h x n x n``, are never inverted, since the
-    covariance of a constant is singular. A step is halved while it lowers the posterior density: if
-    residuals are far smaller than the noise, full steps oscillate around the mode.
+    The ``n`` residuals are modelled as ``N(0, variances + noise exp g)``. ``priors``, ``h x n x
+    n``, contains the prior covariance of ``g`` for each hypothesis. A mode ``g = prior a`` is
+    returned as ``a``, ``h x n``. Fisher scoring starts from ``start``, which contains values of
+    ``a``. The priors are never inverted, since the covariance of a constant is singular. A step is
+    halved while it lowers the posterior density: if residuals are far smaller than the noise, full
+    steps oscillate around the mode.
     """
     squares = residuals.square().clamp_max(_MOST_DEVIATIONS**2 * (variances + noise))
     eye = torch.eye(len(squares)).to(priors)
@@ -149,7 +156,8 @@ def _posterior_modes(
 def _check_lengthscales(model: ExactGP) -> None:
     """Raise ``UnsupportedError`` if shorter lengthscales are much more likely, given the data.
 
-    Each likelihood is the maximum over factors of the noise variance.
+    Both likelihoods are maximised over a factor of all noise variances (see `costs_by_noise`). In
+    the end the model has its given lengthscales again.
     """
     given = [(parameter, parameter.clone()) for parameter in model.parameters()]
     cost = costs_by_noise(model).min()

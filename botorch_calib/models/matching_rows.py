@@ -1,4 +1,4 @@
-"""Compare the rows of tables."""
+"""Compare the rows of tensors."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from collections import defaultdict, deque
 import torch
 from torch import Tensor
 
-# Smaller differences, as fractions of a parameter's range, are rounding errors.
+# Coordinates that differ by at most this fraction of a parameter's range are taken as equal, since
+# their difference is a rounding error. Larger differences make the points distinct.
 ROUNDED = 1e-9
 
 
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
-    """Whether each of the points, ``batch_shape x d``, equals a row of ``others``, ``n x d``.
+    """Return whether each point, ``batch_shape x d``, equals any row of ``others``, ``n x d``.
 
-    The result has the shape ``batch_shape``. Points are equal if they differ by at most the
-    tolerance in each element.
+    The result is boolean, ``batch_shape``. A point equals a row if they differ by at most
+    ``tolerance`` in each element.
     """
-    # The maximum norm uses differences of elements. A sum of products would lose digits.
+    # The maximum norm is computed from differences of elements. The Euclidean norm may be computed
+    # from a sum of products, which would lose digits.
     apart = torch.cdist(points.reshape(-1, points.shape[-1]), others, p=math.inf)
     return (apart <= tolerance).any(dim=-1).reshape(points.shape[:-1])
 
 
 def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
-    """Return for each of the ``rows``, ``k x d``, the index of an equal row of a table ``n x d``.
+    """Return, for each of the ``rows``, ``k x d``, the index of an equal row of a table ``n x d``.
 
-    The index is None if no row of the table is equal. Each row of the table is matched at most
-    once, and equal rows of the table are matched in their order.
+    The index is None if no unmatched row of the table is equal. Each row of the table is matched at
+    most once, and equal rows of the table are matched in their order.
     """
     places: dict[tuple[float, ...], deque[int]] = defaultdict(deque)
     for index, entry in enumerate(table.tolist()):
@@ -37,7 +39,7 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
 
 
 def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
-    """Return the first index of each distinct row of a tensor ``n x d``."""
+    """Map each distinct row of a tensor ``n x d``, as a tuple, to the index of its first copy."""
     places: dict[tuple[float, ...], int] = {}
     for index, row in enumerate(rows.tolist()):
         places.setdefault(tuple(row), index)
@@ -45,6 +47,6 @@ def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
 
 
 def first_appearances(points: Tensor) -> Tensor:
-    """Return, for each row of a tensor ``n x d``, the index of the first equal row: ``n``."""
+    """Return, for each row of a tensor ``n x d``, the first equal row's index: ``n`` integers."""
     places = first_places(points)
     return torch.tensor([places[tuple(row)] for row in points.tolist()], device=points.device)

@@ -37,15 +37,15 @@ from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorLis
 class CalibratedModelList(ModelList):
     """A model with several independent outputs, each calibrated or not.
 
-    It can replace a ``ModelListGP``: BoTorch's Monte Carlo acquisition functions of several
-    outcomes, pending points, noise tensors and fantasies work in the same way. Without calibrators
-    they give the same values. With calibrators the joint posterior is not normal. For weighted sums
-    of outcomes, pass an ``objective`` instead of a ``posterior_transform``. For entropy search,
-    pass `gaussian_model`.
+    The model can replace a ``ModelListGP``: BoTorch's Monte Carlo acquisition functions of several
+    outcomes, pending points, noise tensors and fantasies work in the same way. Without calibrators,
+    acquisition functions have the same values. With calibrators, the joint posterior is not normal.
+    For a weighted sum of outcomes, pass an ``objective`` instead of a ``posterior_transform`` to
+    the acquisition function. For entropy search, pass `gaussian_model`.
 
     Args:
-        models: One model with a single output for each outcome. It may be a `CalibratedModel`, a
-            `CensoredDelayModel`, a Gaussian model, or a ``DeterministicModel``, but not an
+        models: One model with a single output for each outcome. A model may be a `CalibratedModel`,
+            a `CensoredDelayModel`, a Gaussian model, or a ``DeterministicModel``, but not an
             ensemble. The models may have different training inputs.
 
     Raises:
@@ -59,7 +59,7 @@ class CalibratedModelList(ModelList):
 
     models: Any  # a ``ModuleList`` of models
 
-    # For the reason see `WrapperModel`.
+    # BoTorch's noisy expected improvement can cache Cholesky roots only for BoTorch's models.
     _supports_cache_root = False
 
     def __init__(self, *models: Model) -> None:
@@ -83,10 +83,10 @@ class CalibratedModelList(ModelList):
 
         ``model`` is a ``ModelListGP`` or ``ModelList`` of models that
         `CalibratedModel.from_history` accepts, or a model with a batch of independent outputs, such
-        as a ``SingleTaskGP`` of ``m`` outcomes. ``calibrator`` is copied for each outcome. It may
-        also be a sequence with one element for each outcome: a calibrator, or None for no
-        calibration. For other arguments see `CalibratedModel.from_history`. If they differ between
-        outcomes, pass `CalibratedModel` objects to the constructor.
+        as a ``SingleTaskGP`` of ``m`` outcomes. A single ``calibrator`` is copied for each outcome.
+        A sequence contains one element for each outcome: a calibrator, which is copied, or None for
+        an outcome without calibration. For the other arguments see `CalibratedModel.from_history`.
+        If their values differ between outcomes, pass `CalibratedModel` objects to the constructor.
 
         Raises:
             UnsupportedError: If a model cannot be calibrated, or its outputs are correlated.
@@ -109,12 +109,12 @@ class CalibratedModelList(ModelList):
 
     @property
     def gaussian_model(self) -> ModelListGP:
-        """The Gaussian processes, conditioned on pending points, without calibration."""
+        """A ``ModelListGP`` without calibration, whose models are conditioned on pending points."""
         return ModelListGP(*(getattr(model, "gaussian_model", model) for model in self.models))
 
     @property
     def train_inputs(self) -> list[Tensor]:
-        """Training inputs of each outcome, ``n_i x d``, before any input transform."""
+        """Raw training inputs, ``n_i x d`` for outcome ``i``; outcomes without data are skipped."""
         inputs = (raw_train_inputs(observed_process(model)) for model in self.models)
         return [own for own in inputs if own is not None]
 
@@ -130,9 +130,10 @@ class CalibratedModelList(ModelList):
     ) -> Any:
         """Return a `CalibratedPosteriorList` of the outcomes at ``X``, ``batch_shape x q x d``.
 
-        For arguments see `CalibratedModel.posterior`. A ``posterior_transform`` must be a
-        ``ScalarizedPosteriorTransform`` with one nonzero weight; the result is then the transformed
-        posterior of the outcome with this weight.
+        For arguments see `CalibratedModel.posterior`. A tensor ``observation_noise`` has one column
+        for each outcome. A ``posterior_transform`` must be a ``ScalarizedPosteriorTransform`` with
+        one weight for each selected outcome, of which one is not zero; the result is then the
+        transformed posterior of the outcome with this weight.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -143,7 +144,7 @@ class CalibratedModelList(ModelList):
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]
             part: Any = self._posterior_of(index, X, observation_noise, baseline)
-            if isinstance(self.models[index], DeterministicModel):  # BoTorch needs a Gaussian model
+            if isinstance(self.models[index], DeterministicModel):  # `transform` needs a Gaussian
                 return EnsemblePosterior(transform.offset + transform.weights * part.values)
             if isinstance(part, CalibratedPosterior):
                 return part.affine(*scalar_affine(transform, "an outcome"))
@@ -175,14 +176,14 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """Return the model conditioned on draws from its posterior at ``X``.
 
-        For arguments see ``ModelListGP``. The ``sampler`` draws all outcomes together, with
-        independent base samples, or is a ``ListSampler`` with a sampler for each outcome. An
+        For arguments see ``ModelListGP``. A ``ListSampler`` contains one sampler for each outcome.
+        Any other ``sampler`` draws all outcomes together, with independent base samples. An
         ``evaluation_mask`` needs a ``ListSampler``.
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")
-            # BoTorch needs models that have been evaluated. It does not evaluate a model itself if
-            # the mask selects none of its points.
+            # BoTorch needs models that have been evaluated, and does not evaluate a model itself if
+            # the mask selects no point for its outcome. So evaluate each model here.
             if getattr(model, "prediction_strategy", sampler) is None:
                 with torch.no_grad():
                     model.posterior(X)
@@ -204,9 +205,9 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """Return the model conditioned on fantasies or imputed values; calibrators do not change.
 
-        For arguments see ``ModelListGP``. ``X`` is ``batch_shape x n' x d``, or a sequence with
-        such a tensor for each outcome. ``Y`` and the variances ``noise`` are
-        ``batch_shape' x n' x m``.
+        For arguments see ``ModelListGP``. ``X`` is ``batch_shape x n' x d``, or a sequence of one
+        tensor of this shape for each of the ``m`` outcomes. ``Y`` and the noise variances ``noise``
+        (after the outcome transforms) are ``batch_shape' x n' x m``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
@@ -223,16 +224,18 @@ class CalibratedModelList(ModelList):
         Yvar: Tensor | None = None,
         condition: bool = True,
     ) -> None:
-        """Score new observations of all outcomes, update calibrators, and condition the models.
+        """Update all calibrators with new observations, and condition the models on them.
 
-        See `CalibratedModel.observe`. For observations of a single outcome call
-        ``model.models[i].observe(X, Y)``.
+        For each outcome this is `CalibratedModel.observe`. For observations of a single outcome
+        ``i``, call ``model.models[i].observe(X, Y)``.
 
         Args:
-            X: Inputs ``n x d`` in the order of observation, or one such tensor for each outcome.
+            X: Inputs ``n x d`` in the order in which they were observed, or a sequence of one
+                tensor of this shape for each of the ``m`` outcomes.
             Y: Observed values ``n x m``, in units of the outcomes.
-            Yvar: Noise variances ``n x m``; ignored for models that learn the noise.
-            condition: Whether to also condition the models.
+            Yvar: Noise variances ``n x m``, in squared units of the outcomes; ignored for models
+                that learn the noise.
+            condition: Whether to condition the models; if not, only the calibrators are updated.
 
         Raises:
             InputDataError: If an argument is malformed. In this case no model is changed.
@@ -285,7 +288,10 @@ def _check_member(model: Model) -> None:
 
 
 def _models_of_outcomes(model: Any) -> list[Model]:
-    """Return the single-output models of a list, or of a model with independent outputs."""
+    """Return single-output models of the outcomes of a list, or of a model with several outputs.
+
+    Models with correlated outputs raise ``UnsupportedError``.
+    """
     if isinstance(model, ModelList):
         return [part for each in model.models for part in _models_of_outcomes(each)]
     if model.num_outputs == 1:
@@ -302,7 +308,10 @@ def _models_of_outcomes(model: Any) -> list[Model]:
 def _of_sole_outcome(
     transform: PosteriorTransform, num: int
 ) -> tuple[int, ScalarizedPosteriorTransform]:
-    """Return the index of the only outcome on which a transform depends, and its own transform."""
+    """Return the index of the only outcome with a nonzero weight, and its own transform.
+
+    ``num`` is the number of outcomes. Other transforms raise ``UnsupportedError``.
+    """
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights: Any = transform.weights
         places = weights.nonzero().flatten().tolist()

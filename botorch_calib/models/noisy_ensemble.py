@@ -17,7 +17,8 @@ from torch import Tensor
 from botorch_calib._validation import check_numbers, check_variances
 from botorch_calib.models.wrapper import check_output_indices
 
-# Ratio of the variance of a member's value to the noise variance: almost 0, but positive.
+# Variance of a member's value, as a fraction of the noise variance. The value has no variance, but
+# a Gaussian posterior needs a positive variance.
 _LEAST = 1e-10
 
 
@@ -26,16 +27,20 @@ class NoisyEnsemble(Model):
 
     Forests and deep ensembles predict only values, not a distribution of observations that a
     calibrator could correct. With a noise variance they predict a mixture of normal distributions,
-    like a fully Bayesian model. A `CalibratedModel` of the result needs ``denoise=False``, since it
-    corrects the distribution of observations, not the distribution of the objective. Update it by
-    `CalibratedModel.observe` with ``condition=False``. After a refit, replace the ensemble by
-    `CalibratedModel.with_model`.
+    like a fully Bayesian model. A `CalibratedModel` of a `NoisyEnsemble` needs ``denoise=False``,
+    since the calibrator corrects the distribution of observations, not the distribution of the
+    objective. Update the `CalibratedModel` by its method ``observe`` with ``condition=False``.
+    After a refit, pass the new `NoisyEnsemble` to `CalibratedModel.with_model`.
 
     Args:
         model: An ensemble with one output and equal weights. It may have an input transform and an
             outcome transform.
-        noise_variance: Variance of the observation noise, in squared units of the outcome: a
-            number, or a tensor with a number for each member.
+        noise_variance: Positive variance of the observation noise, in squared units of the outcome:
+            a number, or a tensor with one number for each member.
+
+    Raises:
+        UnsupportedError: If ``model`` is not an ensemble with one output and equal weights.
+        InputDataError: If a noise variance is not positive.
 
     Example:
         >>> class Forest(EnsembleModel):
@@ -82,7 +87,7 @@ class NoisyEnsemble(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The ensemble's batch shape, which is empty, as it excludes the dimension of members."""
+        """The batch shape, which is empty, since it excludes the dimension of members."""
         return torch.Size()
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
@@ -97,8 +102,9 @@ class NoisyEnsemble(Model):
     ) -> GPyTorchPosterior:
         """Return the members' posteriors, ``batch_shape x num_members x q x 1``.
 
-        ``X`` is ``batch_shape x q x d``. With ``observation_noise`` they are the posteriors of
-        observations; otherwise their variances are almost 0.
+        ``X`` is ``batch_shape x q x d``. With ``observation_noise`` the result is the posterior of
+        observations. Otherwise it is the posterior of the members' values, and its variances are
+        almost 0.
         """
         check_output_indices(output_indices)
         values = self.model.posterior(X).values.squeeze(-1)

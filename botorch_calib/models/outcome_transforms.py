@@ -1,8 +1,9 @@
 """Outcome transforms as increasing maps, and checks that they increase.
 
-An increasing map does not change the normal score of an observation. Therefore a model with an
-increasing outcome transform is calibrated in the space of its targets, and the result is mapped
-back to outcomes.
+The *targets* of a model are its outcomes after the outcome transform. The *normal score* of an
+observation ``y`` is ``Phi^-1(F(y))``, with the predictive cdf ``F``. An increasing map of ``y``
+does not change the score. Therefore a model with an increasing outcome transform is calibrated in
+the space of its targets, and the calibrated distribution is mapped back to outcomes.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from botorch_calib.models.process import inputs_of_transform, like
 from botorch_calib.posteriors import OutcomeMap
 from botorch_calib.posteriors.outcome_maps import Affine
 
-# Transforms are checked up to this distance from the training targets, in units of their range.
+# Transforms are checked up to this distance from the training targets, in units of the targets'
+# range. Farther away, where predictions are unlikely, a transform may decrease.
 _BEYOND = 3.0
 _CHECKED = 129  # number of points at which a transform is checked
-_FARTHEST = 1e30  # a target that represents infinity
+_FARTHEST = 1e30  # a target in place of infinity, for which users' transforms may fail
 
 
 def outcome_transform_of(model: object) -> Any:
-    """A model's outcome transform, or None."""
+    """Return a model's outcome transform; None if the model has none."""
     return getattr(model, "outcome_transform", None)
 
 
 def has_affine_outcomes(model: object) -> bool:
-    """Whether a model's outcome transform is affine or None."""
+    """Whether a model has no outcome transform, or an affine one."""
     transform = outcome_transform_of(model)
     return transform is None or transform._is_linear
 
 
 class InverseTransform(OutcomeMap):
-    """The inverse of a model's outcome transform: a map from targets (in eval mode) to outcomes.
+    """The inverse of a model's outcome transform: a map from targets to outcomes.
 
-    For the points ``X`` see `outcome_map_of`.
+    For `target` the model must be in evaluation mode. For the points ``X`` see `outcome_map_of`.
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -55,8 +57,9 @@ class InverseTransform(OutcomeMap):
     def latent(self, outcome: Tensor) -> Tensor:
         """Return the greatest targets whose outcomes do not exceed the given outcomes.
 
-        They are ``-inf`` below all outcomes of the map, and ``inf`` from its greatest outcome on.
-        If the map is constant in a tail, its extreme outcome has positive probability.
+        The target is ``-inf`` if all outcomes of the map exceed the given outcome, and ``inf`` if
+        none does. (If the map is constant in a tail, its extreme outcome has positive probability,
+        which the cdf at this outcome must include.)
         """
         target = self.target(outcome)
         with torch.no_grad():
@@ -67,9 +70,11 @@ class InverseTransform(OutcomeMap):
 
     @torch.no_grad()
     def kinks(self, ref: Tensor) -> Tensor | None:
-        """Return the targets at which the map has kinks, in order; None if it has none.
+        """Return the sorted targets at which the map has kinks, ``num x 1 x 1``; None without any.
 
-        A ``Power`` or ``Bilog`` has a kink at 0. A user's map has a kink where it becomes constant.
+        ``ref`` gives the precision and the device. A ``Power`` or ``Bilog`` has a kink at 0. The
+        inverse of a user's transform may have two kinks, where it becomes constant in the tails. If
+        the map depends on inputs, the result broadcasts to their shape.
         """
         found = []
         for i, part in enumerate(self._parts):
@@ -86,7 +91,7 @@ class InverseTransform(OutcomeMap):
         return torch.stack(torch.broadcast_tensors(*found)).sort(dim=0).values if found else None
 
     def target(self, outcome: Tensor) -> Tensor:
-        """Return the targets of observations; NaN outside the domain of the outcome transform."""
+        """Return the targets of outcomes; not finite outside the outcome transform's domain."""
         for part in self._parts:
             outcome = _forward(part, outcome, self._inputs)
         return outcome
@@ -96,7 +101,7 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     """Return the inverse of a process's outcome transform: a map from targets to outcomes.
 
     If the transform depends on inputs, the map is for the points ``X``, ``batch_shape x q x d``,
-    with all columns of the process (default: the training inputs).
+    which include the task column (default: the training inputs).
     """
     transform = outcome_transform_of(process)
     if transform is None:
@@ -108,7 +113,8 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     strata = inputs_of_transform(process, X)
     ref = strata.get("X", process.train_targets)
     ones = ref.new_ones(*ref.shape[:-1], 1) if strata else ref.new_ones(1, 1)
-    # The scale factor is computed from variances: a difference of two values would lose digits.
+    # The inverse of variance 1 is the squared scale factor. The difference between the inverses of
+    # two values is the scale factor, too, but would lose digits.
     offset, squares = transform.untransform(torch.zeros_like(ones), ones, **strata)
     if squares is None:
         raise _not_affine(process)
@@ -123,10 +129,10 @@ def _not_affine(process: object) -> UnsupportedError:
 
 
 def unit_of_targets(process: Any) -> Tensor:
-    """Return the scale factor from training targets to outcomes, ``1 x 1``.
+    """Return the factor that scales deviations of training targets to units of the outcome.
 
-    It is ``n x 1`` if the outcome transform depends on inputs. If the transform is not affine,
-    ``UnsupportedError`` is raised.
+    The factor is ``1 x 1``, or ``n x 1`` if the outcome transform depends on inputs. If the
+    transform is not affine, ``UnsupportedError`` is raised.
     """
     outcome_map = outcome_map_of(process)
     if not isinstance(outcome_map, Affine):
@@ -141,7 +147,8 @@ def unit_of_targets(process: Any) -> Tensor:
 def check_takes(model: object, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """Raise ``InputDataError`` if an outcome is outside the domain of the outcome transform.
 
-    The outcomes are ``n x 1``, and ``name`` is their name in the error.
+    The outcomes ``Y``, ``n x 1``, are at the points ``X``, ``n x d``. The error calls ``Y`` by the
+    given ``name``.
     """
     if has_affine_outcomes(model):
         return
@@ -163,7 +170,7 @@ def raw_train_targets(model: Any) -> Tensor:
 
 
 def transform_name(model: object) -> str:
-    """The names of the parts of a model's outcome transform."""
+    """Return the class names of the parts of a model's outcome transform, for errors."""
     return " and ".join(type(part).__name__ for part in _parts_of(outcome_transform_of(model)))
 
 
@@ -171,8 +178,9 @@ def transform_name(model: object) -> str:
 def check_increasing(model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model's outcome transform increases.
 
-    The inverse must increase strictly within the range of the training targets. Within three times
-    this range on either side, where predictions are likely, it must not decrease.
+    The inverse must increase strictly within the range of the training targets. Up to three times
+    this range beyond either end, where predictions are likely, the inverse must not decrease. An
+    outcome transform that declares itself affine must be affine.
     """
     transform = outcome_transform_of(model)
     if transform is None or type(transform) is Standardize:
@@ -193,7 +201,7 @@ def check_increasing(model: Any) -> None:
             "upper tail: negate the observations beforehand, or minimise in the acquisition "
             "function."
         )
-    # `not (... > ...).all()` also refuses NaN.
+    # Comparisons with NaN are false, so `not (... > ...).all()` also refuses NaN.
     if not ((among[1:] > among[:-1]).all() and (beyond[1:] >= beyond[:-1]).all()):
         raise UnsupportedError(
             f"{kind} has the outcome transform {name}, whose inverse does not increase among the "
@@ -229,10 +237,11 @@ def _forward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
 
 def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     if type(part) is Power:
-        # For negative Gaussian targets BoTorch returns NaN or a positive outcome.
+        # For a negative target, which is possible as predictions are Gaussian, BoTorch returns NaN
+        # or a positive outcome. Instead, keep the sign, or use the smallest positive target.
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(1.0 / part.power)
-        Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # slopes at zero would be NaN
+        Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # at 0 the derivative would be NaN
     return part.untransform(Y, **inputs)[0]
 
 

@@ -25,17 +25,18 @@ from torch.nn import Module
 class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
     """Gaussian noise with known variances for some rows, and a learned variance for all others.
 
-    As in a ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` contains the given variances in
-    the space of the targets, and calls accept ``noise=`` for other points. NaN in either tensor
-    means the learned variance. The attribute ``noise`` is the learned variance, repeated for each
-    row: BoTorch uses its mean as the noise of *new* observations, in predictions and fantasies.
+    As in a ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` contains the given variances
+    after the outcome transform, and calls of the likelihood accept ``noise=`` for other points. NaN
+    in either tensor stands for the learned variance. The attribute ``noise`` is the learned
+    variance, repeated for each row: BoTorch uses the mean of this attribute as the noise of *new*
+    observations, in predictions and fantasies.
 
     Args:
-        noise: Variances ``batch_shape x n`` in the space of the targets, NaN if unknown. If the
-            model standardizes its outcome, divide them by the squared ``stdvs``;
-            `PartlyKnownNoiseGP` does this itself.
+        noise: Variances ``batch_shape x n`` after the outcome transform, NaN if unknown. If the
+            model standardizes its outcome, divide the variances by the squared ``stdvs`` of
+            ``Standardize``; `PartlyKnownNoiseGP` does this itself.
         unknown: A likelihood whose variance, prior and constraint are used for unknown noise
-            (default: the likelihood of BoTorch's models). It is shared, not copied.
+            (default: the likelihood of BoTorch's models). Its noise module is shared, not copied.
 
     Example:
         >>> noise = torch.full((20,), 0.01, dtype=torch.double)
@@ -47,7 +48,8 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         super().__init__(noise=noise)
         if unknown is None:
             unknown = get_gaussian_likelihood_with_lognormal_prior(batch_shape=noise.shape[:-1])
-        # The constructor above has raised given variances to GPyTorch's minimum.
+        # Take the variances from `noise_covar`, where the constructor above has raised them to
+        # GPyTorch's minimum.
         self.noise_covar: Any = _PartlyKnownNoise(self.noise_covar.noise, unknown.noise_covar)
         self.to(noise)
 
@@ -58,7 +60,10 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         return learned.expand(torch.broadcast_shapes(learned.shape, given.shape))
 
     def get_fantasy_likelihood(self, **kwargs: Any) -> PartlyKnownNoiseLikelihood:
-        """Return the likelihood with additional rows, whose variances ``noise`` may be NaN."""
+        """Return a likelihood with rows for new observations, whose variances may be NaN.
+
+        The keyword ``noise``, ``batch_shape x n'``, contains the variances of the new observations.
+        """
         likelihood = super().get_fantasy_likelihood(**kwargs)
         learned = deepcopy(self.noise_covar.unknown)
         likelihood.noise_covar = _PartlyKnownNoise(likelihood.noise_covar.noise, learned)
@@ -66,7 +71,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
 
 
 class _PartlyKnownNoise(FixedGaussianNoise):
-    """Given noise variances; a learned variance replaces NaN, and is used for new rows."""
+    """Given noise variances; a learned variance replaces NaN, and is the noise at new points."""
 
     def __init__(self, noise: Tensor, unknown: HomoskedasticNoise) -> None:
         super().__init__(noise)
@@ -83,7 +88,7 @@ class _PartlyKnownNoise(FixedGaussianNoise):
             if shape is None:
                 X = params[0] if isinstance(params[0], Tensor) else params[0][0]
                 shape = X.shape[:-1]
-            noise = self.noise  # as in GPyTorch, an equal number of points counts as the same rows
+            noise = self.noise  # as in GPyTorch, `n` points are assumed to be the training points
             if shape[-1] != noise.shape[-1]:
                 noise = noise.new_full(shape, torch.nan)
         return DiagLinearOperator(torch.where(noise.isnan(), self.unknown.noise, noise))
@@ -92,24 +97,27 @@ class _PartlyKnownNoise(FixedGaussianNoise):
 class PartlyKnownNoiseGP(SingleTaskGP):
     """A ``SingleTaskGP`` of observations with known and with unknown noise variances.
 
-    Rows with NaN in ``train_Yvar`` share a noise variance, which is fitted with the
+    Rows with NaN in ``train_Yvar`` share one noise variance, which is fitted together with the
     hyperparameters. New observations have this variance, too, unless
     ``condition_on_observations(X, Y, noise=...)`` or ``CalibratedModel.observe(X, Y, Yvar)`` gives
-    another variance. NaN means unknown there as well. If all variances are known, or ``train_Yvar``
-    is None, the model equals ``SingleTaskGP``. ::
+    another variance; NaN in ``noise`` or ``Yvar`` means unknown as well. If all variances are
+    known, or ``train_Yvar`` is None, the model equals ``SingleTaskGP``. ::
 
         gp = PartlyKnownNoiseGP(X, Y, Yvar)  # n x 1, NaN if unknown
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
 
     Args:
-        train_X: ``batch_shape x n x d``.
-        train_Y: ``batch_shape x n x m``.
-        train_Yvar: ``batch_shape x n x m``, variances in squared units of ``train_Y``, or NaN.
-        likelihood: The ``GaussianLikelihood`` of observations with unknown noise.
+        train_X: Training inputs ``batch_shape x n x d``.
+        train_Y: Training outcomes ``batch_shape x n x m``.
+        train_Yvar: Noise variances ``batch_shape x n x m`` in squared units of ``train_Y``, NaN if
+            unknown.
+        likelihood: The ``GaussianLikelihood`` of observations with unknown noise (default: the
+            likelihood of ``SingleTaskGP``).
         covar_module, mean_module, outcome_transform, input_transform: See ``SingleTaskGP``.
 
     Raises:
-        InputDataError: If a variance is negative or infinite, or ``likelihood`` has another class.
+        InputDataError: If a variance is negative or infinite, or if some variances are unknown and
+            ``likelihood`` is not a ``GaussianLikelihood``.
 
     Example:
         >>> Yvar = torch.full_like(Y, 0.01)
@@ -140,7 +148,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
                 f"got a {type(likelihood).__name__}."
             )
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
-        # BoTorch refuses NaN, so the model is first made without variances.
+        # BoTorch refuses NaN, so make the model without variances, and set its likelihood below.
         super().__init__(train_X, train_Y, None, likelihood, *parts)
         Yvar: Any
         Y, Yvar = train_Y, train_Yvar
@@ -157,7 +165,8 @@ class PartlyKnownNoiseGP(SingleTaskGP):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load the state of a model, which may have other data, as in cross-validation.
 
-        If all variances of this model are known, the learned variance in ``state_dict`` is ignored.
+        If this model has no `PartlyKnownNoiseLikelihood`, for example as all of its variances are
+        known, the learned variance in ``state_dict`` is ignored.
         """
         if not isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
             learned = "likelihood.noise_covar.unknown."
@@ -167,7 +176,14 @@ class PartlyKnownNoiseGP(SingleTaskGP):
     def condition_on_observations(  # type: ignore[override]  # as BoTorch's own overrides
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> Model:
-        """Return the model conditioned on observations; unknown ``noise`` is None or NaN."""
+        """Return the model conditioned on observations, as in ``SingleTaskGP``.
+
+        ``noise``, with the same shape as ``Y``, contains variances after the outcome transform. NaN
+        or None means unknown noise, which has the learned variance.
+
+        Raises:
+            InputDataError: If ``noise`` contains NaN and all variances of the model were given.
+        """
         if isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
             noise = torch.full_like(Y, torch.nan) if noise is None else noise
         elif isinstance(self.likelihood, FixedNoiseGaussianLikelihood):

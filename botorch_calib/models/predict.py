@@ -1,14 +1,16 @@
 r"""`predict` returns a model's prediction; `history` returns its past predictions of training data.
 
-This is the only module in which the prediction depends on the kind of model. Predictions are in the
-space of the targets, before the inverse of the outcome transform is applied; see `Prediction`.
+This is the only module in which the prediction depends on the kind of model. *Targets* are outcomes
+after the outcome transform. Moments are computed in the space of the targets, and `Prediction`
+applies the inverse transform. The *process* of a surrogate, such as a `CalibratedModel`, is the
+BoTorch model that it wraps. *Members* are the models of an ensemble.
 
-An exact Gaussian process predicts with a cached `Factor`. BoTorch evaluates points
+An exact Gaussian process predicts with a cached Cholesky `Factor`. BoTorch evaluates points
 ``batch_shape x 1 x d`` as a batch of joint posteriors of one point each; here all points are rows
 of one matrix. ``model.posterior`` is used in all other cases: for variational models, kernels with
-their own prediction strategy, one-to-many input transforms, and data that require gradients, such
-as fantasies made without ``torch.no_grad``. It is also used for joint posteriors of batches of
-models, and at so many points that GPyTorch evaluates the covariance matrix lazily.
+their own prediction strategy, one-to-many input transforms, data that require gradients, such as
+fantasies made without ``torch.no_grad``, joint posteriors of batches of models, and so many points
+that GPyTorch evaluates the covariance matrix lazily.
 
 Evaluate a model once before several threads share it: the first evaluation sets evaluation mode and
 GPyTorch's caches, without a lock.
@@ -64,12 +66,13 @@ from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_sco
 from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
 
-# Largest absolute normal score of an observation, even if its predicted probability is 0.
+# If a process provides only a cdf, which may be 0 or 1 at an observation, normal scores are clamped
+# to [-38, 38]. Otherwise the score of such an observation would be infinite.
 _FARTHEST = 38.0
 
 
 class Slots(NamedTuple):
-    """The parts of a model; a plain model has only a process."""
+    """The parts of a surrogate; a BoTorch model that is not wrapped has only a process."""
 
     process: Any  # a BoTorch model
     calibrator: Calibrator | None
@@ -78,7 +81,7 @@ class Slots(NamedTuple):
 
 
 def slots_of(model: object, pending: bool = False) -> Slots:
-    """Return a model's parts; with ``pending`` the process is conditioned on pending points."""
+    """Return a model's parts; with ``pending``, its process is conditioned on pending points."""
     if not isinstance(model, WrapperModel):
         return Slots(model, None, True, "noise")
     process = model.gaussian_model if pending else model.model
@@ -97,18 +100,22 @@ def predict(
 ) -> CalibratedPosterior:
     """Return a model's posterior at ``X``, ``batch_shape x q x d``, which is joint if ``q > 1``.
 
-    As in BoTorch, it is differentiable in ``X``, but not in hyperparameters and data.
+    The posterior is differentiable in ``X``, but not in hyperparameters and data.
 
     Args:
-        model: A wrapped model, or any BoTorch model that a `CalibratedModel` accepts.
+        model: A surrogate, or any BoTorch model that a `CalibratedModel` accepts.
         X: Points; for a multi-task model the task column may be omitted.
-        observed: Whether to ignore pending points, as scores and constraints do.
-        objective: Whether to predict the objective or observations (default: the model's setting).
-        noise: Noise variance of observations in the space of the targets (default: the model's).
-        baseline: Points ``r x d``, whose covariance with the objective the posterior then contains.
-            Computations that depend on the baseline only are cached for each tensor.
-        sole_values: The subject of the error that is raised if the input transform turns a point
-            into several (default: no error).
+        observed: Whether to ignore pending points, as is done to score observations and to evaluate
+            constraints.
+        objective: Whether to predict the objective (True) or observations (default: the model's
+            setting ``denoise``).
+        noise: Noise variance of observations in the space of the targets, which broadcasts to
+            ``batch_shape x q x 1`` (default: the model's noise).
+        baseline: Points ``r x d``. The posterior then contains the covariance of the objective at
+            ``X`` with the objective at the baseline. What depends on the baseline alone is cached
+            for each tensor.
+        sole_values: The subject of the error that is raised if the input transform turns each point
+            into several points (default: no error).
 
     Raises:
         UnsupportedError: If the model does not predict the objective, or its posterior is not
@@ -117,7 +124,7 @@ def predict(
     """
     process, calibrator, denoise, excess = slots_of(model, pending=not observed)
     objective = denoise if objective is None else objective
-    # Without a calibrator the objective does not depend on the noise.
+    # Without a calibrator the objective's posterior does not need the noise of an observation.
     needs_noise = calibrator is not None or not objective
     with _naming_misfits(process, X):
         prediction = _uncalibrated(process, X, objective, noise, needs_noise, baseline)
@@ -132,7 +139,10 @@ def predict(
 
 
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless the number ``num`` of values is the number of points."""
+    """Raise ``UnsupportedError`` unless there are as many values, ``num``, as points ``X``.
+
+    ``X`` is ``batch_shape x q x d``. ``subject`` is the subject of the error.
+    """
     if num != X.shape[-2]:
         raise UnsupportedError(
             f"{subject} needs one value for each point, and the input transform of `model` turns "
@@ -144,9 +154,9 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
 
 @contextmanager
 def _naming_misfits(process: object, X: Tensor) -> Iterator[None]:
-    """Context in which errors due to a wrong width or precision of ``X`` are explained."""
-    # A check in advance would slow every call, and refuse inputs in single precision that a model
-    # in double precision can use.
+    """Return a context in which errors due to a wrong width or precision of ``X`` are explained."""
+    # Check only after an error. A check in advance would slow every call, and refuse inputs in
+    # single precision that a model in double precision can use.
     try:
         yield
     except (RuntimeError, IndexError, BotorchTensorDimensionError):
@@ -155,7 +165,10 @@ def _naming_misfits(process: object, X: Tensor) -> Iterator[None]:
 
 
 def inputs_of_calibrator(prediction: CalibratedPosterior) -> Tensor:
-    """Return the inputs for calibrators, averaged over members, which may warp them differently."""
+    """Return a prediction's points in the form that calibrators take, ``batch_shape x q x d``.
+
+    These are transformed inputs, averaged over members, which may warp inputs differently.
+    """
     inputs = prediction.inputs
     assert inputs is not None
     return inputs.mean(dim=MEMBER_DIM) if prediction.members else inputs
@@ -169,7 +182,10 @@ def _uncalibrated(
     needs_noise: bool,
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
-    """Return the posterior of a process, without calibration."""
+    """Return the posterior of a process, without calibration; for arguments see `predict`.
+
+    ``needs_noise`` tells whether to compute the noise of observations if ``noise`` is None.
+    """
     if process.training:  # in training mode an input transform would learn from `X`
         process.eval()
     X, members = with_task_feature(process, X), has_members(process)
@@ -202,9 +218,13 @@ def _uncalibrated(
 def _of_distribution(
     process: Any, X: Tensor, objective: bool, noise: Tensor | None
 ) -> CalibratedPosterior:
-    """Return the posterior of a process with a cdf alone, as a map of standard normal variables."""
+    """Return the posterior of a process whose posterior provides only a cdf.
+
+    The targets are standard normal, and the outcome map applies the posterior's quantile function
+    to the cdf of a target. For arguments see `predict`.
+    """
     posterior = process.posterior(X) if objective else _posterior_of_observations(process, X)
-    if isinstance(posterior, CalibratedPosterior):  # from a user's model
+    if isinstance(posterior, CalibratedPosterior):  # a user's model may return this class
         is_objective = objective and posterior.objective
         return posterior._with(objective=is_objective, inputs=process.transform_inputs(X))
     if objective:
@@ -223,8 +243,8 @@ def _of_distribution(
 
 
 def _posterior_of_observations(process: Any, X: Tensor) -> Any:
-    """Return the posterior with noise, or the default one if ``observation_noise`` is refused."""
-    # A model that learns in context always includes noise, and logs that it ignores the flag.
+    """Return the posterior with noise, or without this argument if the process refuses it."""
+    # A prior-fitted network always includes noise, and would log that it ignores the argument.
     if not learns_in_context(process):
         with suppress(TypeError, ValueError, NotImplementedError, BotorchError):
             return process.posterior(X, observation_noise=True)
@@ -232,7 +252,7 @@ def _posterior_of_observations(process: Any, X: Tensor) -> Any:
 
 
 def observations_only(process: object) -> UnsupportedError:
-    """Return the error for a process that predicts only observations, not the objective."""
+    """Return an error to raise for a process that predicts only observations."""
     return UnsupportedError(
         f"A {type(process).__name__} predicts observations only, not the objective without noise: "
         "make the CalibratedModel with `denoise=False`."
@@ -243,7 +263,10 @@ def observations_only(process: object) -> UnsupportedError:
 
 
 class Targets(NamedTuple):
-    """Moments of a process's targets; for ``S`` members, shapes are ``batch_shape x S x ...``."""
+    """Moments of the objective in the space of the targets, without noise.
+
+    For an ensemble of ``S`` members, the shapes are ``batch_shape x S x ...``.
+    """
 
     mean: Tensor  # batch_shape x q x 1
     variance: Tensor  # variance of the objective, batch_shape x q x 1
@@ -253,7 +276,10 @@ class Targets(NamedTuple):
 
 
 def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None = None) -> Targets:
-    """Return moments at ``X``, which has all columns, by `moments_by_factor` if possible."""
+    """Return moments at ``X``, which includes any task column, by the cached factor if possible.
+
+    ``members`` tells whether the process is an ensemble.
+    """
     kept = moments_by_factor(process, X, members, baseline)
     if kept is not None:
         return kept
@@ -268,10 +294,11 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
         )
     normal = posterior.distribution
     operator, shape = normal.lazy_covariance_matrix, normal.batch_shape + normal.event_shape
-    # A covariance matrix may be shared by several means.
+    # Means of a batch may share one covariance matrix, so expand the variances.
     variance = operator.diagonal(dim1=-1, dim2=-2).expand(shape).unsqueeze(-1)
     inputs = process.transform_inputs(X.unsqueeze(MEMBER_DIM) if members else X)
-    # A one-to-many input transform turns one point into several.
+    # Whether the posterior is joint depends on the number of values: a one-to-many input transform
+    # turns one point into several points.
     return Targets(posterior.mean, variance, inputs, operator if shape[-1] > 1 else None)
 
 
@@ -279,7 +306,11 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
 def moments_by_factor(
     process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
 ) -> Targets | None:
-    """Return moments at ``X``, which has all columns, by the cached factor; None if unsupported."""
+    """Return moments at ``X`` by the cached Cholesky factor; None if this is not supported.
+
+    ``X``, ``batch_shape x q x d``, includes any task column. ``members`` tells whether the process
+    is an ensemble. The posterior is joint if ``q > 1`` or a ``baseline``, ``r x d``, is given.
+    """
     is_joint = X.shape[-2] > 1 or baseline is not None
     if not X.numel() or not may_serve(process, members) or (is_joint and members):
         return None
@@ -312,11 +343,15 @@ def moments_by_factor(
 
 
 def _targets_with_baseline(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
-    """Return moments at ``X`` and covariances with a baseline, from one joint posterior."""
+    """Return moments at ``X`` and covariances with a baseline, without the cached factor.
+
+    Both are taken from one joint posterior. For arguments see `moments_by_factor`.
+    """
     baseline = match_batch_shape(with_task_feature(process, baseline), X)
     together = torch.cat([baseline, X], dim=-2)
     mean, variance, inputs, operator, _ = _targets_at(process, together, members)
-    # A one-to-many input transform turns each point into the same number of points.
+    # The last `num` values belong to `X`. A one-to-many input transform turns each point into the
+    # same number of points.
     num = mean.shape[-2] * X.shape[-2] // (baseline.shape[-2] + X.shape[-2])
     assert operator is not None
     rows = operator[..., -num:, :]
@@ -326,9 +361,11 @@ def _targets_with_baseline(process: Any, X: Tensor, members: bool, baseline: Ten
 
 
 def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
-    """Return ``X`` as ``model_batch_shape x (number of points) x d``, and its own batch shape.
+    """Return single points ``X``, ``batch_shape x 1 x d``, as rows of one matrix for each model.
 
-    The model's batch dimensions are the last batch dimensions of ``X``, if ``X`` has them.
+    The matrices are ``model_batch_shape x num_points x d``, where the model has ``batch_dims``
+    batch dimensions. They are the last dimensions of ``batch_shape``, if ``X`` has them, and else
+    of size 1. The other dimensions of ``batch_shape`` are the second result.
     """
     lead = X.shape[: max(X.dim() - 2 - batch_dims, 0)]
     rows = X.squeeze(-2)[(None,) * (batch_dims - (X.dim() - 2 - len(lead)))]
@@ -336,13 +373,19 @@ def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
 
 
 def _points_first(values: Tensor, lead: Size) -> Tensor:
-    """Reshape values ``model_batch_shape x (number of points) x k`` to ``batch_shape x 1 x k``."""
+    """Undo `_points_last` for values ``model_batch_shape x num_points x k``.
+
+    ``lead`` is its second result. The values are returned as ``lead x model_batch_shape x 1 x k``.
+    """
     values = values.movedim(-2, 0)
     return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
 def _added_noise(process: object, X: Tensor, targets: Targets) -> Tensor:
-    """Return the noise variance of new observations, by evaluating the posterior with noise."""
+    """Return the noise variance of new observations at ``X``, with the same shape as the means.
+
+    It is the difference between the posterior variances with and without noise.
+    """
     if not has_members(process):  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
     normal = in_space_of_targets(process).posterior(X, observation_noise=True).distribution
@@ -353,9 +396,10 @@ def _added_noise(process: object, X: Tensor, targets: Targets) -> Tensor:
 def _in_common_units(
     targets: Targets, noise: Tensor | None, outcome_map: OutcomeMap
 ) -> tuple[Targets, Tensor | None, OutcomeMap]:
-    """Return moments and noise of all members in targets of the first, and the map of the first.
+    """Express the moments and noise of all members in the units of the first member's targets.
 
-    The members may have different ``Standardize`` transforms.
+    The members may have different ``Standardize`` transforms. The third result is the first
+    member's outcome map, which then holds for all members.
     """
     if not isinstance(outcome_map, Affine):
         return targets, noise, outcome_map
@@ -384,7 +428,10 @@ def process_posterior(
     observation_noise: bool | Tensor = False,
     posterior_transform: PosteriorTransform | None = None,
 ) -> Posterior:
-    """Return ``process.posterior(X, ...)``, computed by `moments_by_factor` if possible."""
+    """Return ``process.posterior(X, ...)``, computed by `moments_by_factor` if possible.
+
+    Unlike BoTorch, it adds the noise once if part of the noise is given and part is learned.
+    """
     with _naming_misfits(process, X):
         kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):
@@ -404,7 +451,11 @@ def process_posterior(
 
 
 def _undoubled_noise(process: object, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
-    """Return ``noise``, or half of it if BoTorch would add it as given and as learned noise."""
+    """Return the argument ``observation_noise`` with which BoTorch adds the noise once.
+
+    If part of the noise is given and part is learned, BoTorch adds the noise twice. The result is
+    then half of ``noise``, or of the mean noise variance if ``noise`` is True.
+    """
     if noise is False or learned_noise(process) is None:
         return noise
     variance = likelihood_of(process).noise.mean() if noise is True else noise
@@ -414,9 +465,10 @@ def _undoubled_noise(process: object, X: Tensor, noise: bool | Tensor) -> bool |
 def mean_and_deviation(
     model: Any, X: Tensor, posterior_transform: PosteriorTransform | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of the objective, ``batch_shape [x S] x q x 1`` each.
+    """Return the mean and the standard deviation of the objective, in units of the outcome.
 
-    ``model`` is any model with one output whose posterior has a mean and a variance.
+    Both are ``batch_shape x q x 1``, or ``batch_shape x S x q x 1`` for an ensemble of ``S``
+    members. ``model`` is any model with one output whose posterior has a mean and a variance.
     """
     if not isinstance(model, (WrapperModel, GPyTorchModel)):
         posterior = model.posterior(X, posterior_transform=posterior_transform)
@@ -438,8 +490,9 @@ def scores_of_observations(
 ) -> tuple[Tensor, Tensor]:
     """Return inputs for calibrators, ``n x d``, and normal scores ``n`` of observations.
 
-    Noise variances ``Yvar``, ``n x 1``, in squared units of the outcome, replace the model's noise
-    variance unless they are NaN.
+    The normal score of an observation is ``Phi^-1(F)``, where ``F`` is its predicted cdf. ``X`` is
+    ``n x d``, and ``Y`` is ``n x 1``. Noise variances ``Yvar``, ``n x 1``, in squared units of the
+    outcome, replace the model's noise variance unless they are NaN.
     """
     with as_in_training(process):
         points = X.unsqueeze(-2)
@@ -454,14 +507,17 @@ def scores_of_observations(
 
 
 def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
-    """Return ``Yvar`` in the space of the targets, with the model's noise in place of NaN."""
+    """Return ``Yvar`` in the space of the targets, with the model's noise in place of NaN.
+
+    The result broadcasts to the prediction's noise. Any learned noise is added to ``Yvar``.
+    """
     shape = -1, *[1] * (prediction.target_mean.dim() - 1)
     if isinstance(prediction.outcome_map, Affine):
         given = prediction.outcome_map.scaled(Yvar.double().view(shape), power=-2)
     else:
         given = process.outcome_transform(Y, Yvar)[1].double().view(shape)
     learned = learned_noise(process)
-    if learned is not None:  # added to the given variances
+    if learned is not None:  # the process adds it to given variances
         given = given + learned.unsqueeze(-1)
     return torch.where(given.isnan(), prediction.target_noise, given)
 
@@ -473,22 +529,24 @@ class PastPredictions(NamedTuple):
     scores: Tensor  # n, normal scores
     raw_inputs: Tensor  # n x d, before any input transform
     outcomes: Tensor  # n x 1
-    # The uncalibrated predictions, n x 1; None for a model that learns in context
+    # The uncalibrated predictions, n x 1; None for a prior-fitted network
     prediction: CalibratedPosterior | None
 
 
 @torch.no_grad()
 def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
-    """Return a process's past predictions of its training data.
+    """Return a process's predictions of its training data, each without the observation itself.
 
-    For a multi-task process only data from the output task are predicted. A model that learns in
-    context predicts each observation from the earlier observations; there is no prediction of the
-    first observation.
+    For a multi-task process only data from the output task are predicted. A prior-fitted network
+    predicts each observation from the earlier observations, and does not predict the first one.
 
     Args:
-        process: An exact Gaussian process, an ensemble of exact Gaussian processes, or a model that
-            learns in context. Its training data are in the order of observation.
-        residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
+        process: An exact Gaussian process, an ensemble of exact Gaussian processes, or a
+            prior-fitted network (see `learns_in_context`). Its training data are in the order in
+            which they were observed.
+        residuals: ``"prequential"`` to predict each observation from the earlier observations, or
+            ``"loo"`` to predict it from all other observations. A prior-fitted network needs
+            ``"prequential"``.
         num_initial: Number of initial observations (the design) to skip.
 
     Raises:

@@ -1,6 +1,8 @@
 """The process inside a surrogate: its training data, inputs and noise, and checks of new data.
 
-A plain model is its own process.
+A surrogate, such as a `CalibratedModel`, wraps a BoTorch model, which is called its *process*. A
+BoTorch model that is not wrapped is its own process. *Targets* are outcomes after the outcome
+transform.
 """
 
 from __future__ import annotations
@@ -30,40 +32,43 @@ from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 
 
 def predicting_process(model: object) -> Any:
-    """Return the process inside a model, conditioned on pending points."""
+    """Return a surrogate's process, conditioned on pending points, or another model itself."""
     return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
 def observed_process(model: object) -> Any:
-    """Return the process inside a model, conditioned on observed data only."""
+    """Return a surrogate's process, conditioned on observed data only, or another model itself."""
     return model.model if isinstance(model, WrapperModel) else model
 
 
 def sole_member(model: object) -> Any:
-    """Return the only model of a ``ModelList``; other models are returned unchanged."""
+    """Return the only model of a ``ModelList``, or any longer list or other model itself."""
     members = list(model.models) if isinstance(model, ModelList) else []
     return members[0] if len(members) == 1 else model
 
 
 def has_members(process: Any) -> bool:
-    """Whether a process is an ensemble; then its posterior has a dimension of members."""
+    """Whether a process is an ensemble, so that its posterior has a dimension of members."""
     return is_ensemble(process) or isinstance(process, EnsembleModel)
 
 
 def states_cdf_alone(process: object) -> bool:
-    """Whether a process is not Gaussian, so that only the cdf of its posterior is used."""
+    """Whether only the cdf of a process's posterior is used, since it need not be Gaussian.
+
+    This is the case unless the process is an ensemble, a GP or a list of models.
+    """
     return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
 
 
 def likelihood_of(model: object) -> Any:
-    """A model's likelihood, or None."""
+    """Return a model's likelihood; None if the model has none."""
     return getattr(model, "likelihood", None)
 
 
 def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
-    """Return a copy of a process that shares data and caches, but not hyperparameters."""
+    """Return a copy of ``gp`` that shares its data and caches, but not its hyperparameters."""
     twin = copy(gp)
-    hyperparameters = ("_parameters", "_buffers", "_modules")  # the contents of a module
+    hyperparameters = ("_parameters", "_buffers", "_modules")  # attributes of a torch module
     twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
     return twin
 
@@ -72,11 +77,14 @@ def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
 
 
 def raw_train_inputs(model: object) -> Tensor | None:
-    """Training inputs before any input transform; None if they are missing or in several parts."""
+    """Return training inputs before any input transform; None if missing or given per outcome.
+
+    They are ``n x d``, with leading batch dimensions for a batch of models or an ensemble.
+    """
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
         return None
-    # In eval mode BoTorch replaces `train_inputs` by transformed inputs, and stores the originals.
+    # In eval mode BoTorch replaces `train_inputs` with transformed inputs, and keeps the originals.
     original = getattr(model, "_original_train_inputs", None)
     if original is not None and getattr(model, "_has_transformed_inputs", False):
         return original
@@ -84,10 +92,10 @@ def raw_train_inputs(model: object) -> Tensor | None:
 
 
 def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the keyword argument ``X`` for an outcome transform that depends on inputs.
+    """Return the keyword argument ``X`` of a model's outcome transform, if it depends on inputs.
 
-    For other transforms no argument is returned, as users' transforms need not accept ``X``. The
-    points ``X``, ``... x d``, are by default the training inputs.
+    For other transforms the result is empty, as users' transforms need not accept ``X``. The points
+    ``X`` are ``... x d`` (default: the training inputs).
     """
     parts = model.outcome_transform.modules()
     if not any(isinstance(part, StratifiedStandardize) for part in parts):
@@ -97,13 +105,17 @@ def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor
 
 
 def raw_width(model: object) -> int | None:
-    """Number of columns of the inputs before any input transform; None if unknown."""
+    """Return the number of columns of inputs before any input transform; None if unknown."""
     inputs = raw_train_inputs(model)
     return None if inputs is None else inputs.shape[-1]
 
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:
-    """For a multi-task model, add the column of the output task to ``X`` if it is missing."""
+    """Return points with the task column that a multi-task model needs.
+
+    ``X`` is ``... x d``. If the column is missing, it is added, with the output task. For other
+    models ``X`` itself is returned.
+    """
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task or X.shape[-1] != model.num_non_task_features:
         return X
@@ -113,7 +125,10 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
-    """Whether each of the rows, ``n x d``, belongs to the output task; all True without tasks."""
+    """Return, for each row of ``X``, ``n x d``, whether the row belongs to the output task.
+
+    The result is boolean, ``n``, and True everywhere for a single-task model.
+    """
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
@@ -121,9 +136,14 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
 
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
-    """Raise unless points ``... x d`` have the width and the precision of a process's inputs.
+    """Raise unless points fit a model's inputs.
 
-    For a multi-task model the task column may be omitted.
+    ``X`` is ``... x d``, and errors call it ``name``. For a multi-task model the task column may be
+    omitted.
+
+    Raises:
+        BotorchTensorDimensionError: If the width differs.
+        InputDataError: If the precision differs.
     """
     if X.dim() < 2:
         raise BotorchTensorDimensionError(
@@ -143,31 +163,36 @@ def check_fits(model: object, X: Tensor, name: str = "X") -> None:
 
 
 def as_in_training(model: object) -> AbstractContextManager[Any]:
-    """Context in which one-to-many input transforms do not add points, as in training."""
+    """Return a context in which one-to-many input transforms add no points, as in training."""
     transform = getattr(model, "input_transform", None)
     makes_several = transform is not None and transform.is_one_to_many
     return fantasize() if makes_several else nullcontext()
 
 
 def like(model: Model, X: Tensor) -> Tensor:
-    """``X``, detached, in the precision and on the device of the model's parameters."""
+    """Return ``X``, detached, in the precision and on the device of the model's parameters."""
     parameter = next(model.parameters(), None)
     return X.detach() if parameter is None else X.detach().to(parameter)
 
 
 def batch_of_models(model: Any) -> Size:
-    """The batch shape of a batch of models; empty for an ensemble, which is a single model."""
+    """Return the batch shape of a batch of models; empty for an ensemble, which is one model."""
     return Size() if is_ensemble(model) else batch_shape_of(model)
 
 
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Validate observations, ``n x d`` and ``n x 1``; return them on the model's device.
+    """Validate observations ``X``, ``n x d``, and ``Y`` and ``Yvar``, ``n x 1``, and return them.
 
-    For a multi-task model the task column is added if it is missing. For an exact GP, data are
-    converted to its precision. Other models may compute in higher precision than their parameters
-    have, so data in double precision are not converted.
+    The results are detached and on the model's device. For a multi-task model the task column is
+    added to ``X`` if it is missing. For an exact GP, data are converted to the GP's precision.
+    Other models may compute in a higher precision than their parameters have, so their data keep a
+    higher precision. ``Yvar`` is None or NaN for unknown noise.
+
+    Raises:
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+        UnsupportedError: If the model is a batch of models, or does not take noise variances.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
@@ -204,13 +229,14 @@ def checked_observations(
 
 
 def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
-    """Noise variance of new observations in the space of the targets; None if not available.
+    """Return the noise variance of new observations in the space of the targets.
 
-    It broadcasts to ``batch_shape x q x 1`` at ``X``, ``batch_shape x q x d``; ``inputs`` is ``X``
-    after the input transform. (BoTorch's posteriors differ: they add given noise twice if part of
-    the noise is learned, and do not add the noise of an outlier-robust model.)
+    ``X`` is ``batch_shape x q x d``, and ``inputs`` is ``X`` after the input transform. The result
+    broadcasts to ``batch_shape x q x 1``; it is None if only BoTorch can compute the noise.
+    (BoTorch's posteriors differ: they add given noise twice if part of the noise is learned, and do
+    not add the noise of an outlier-robust model.)
     """
-    if isinstance(process, MultiTaskGPyTorchModel):  # each task may have other noise
+    if isinstance(process, MultiTaskGPyTorchModel):  # each task may have different noise
         return _given_noise_by_task(process, X)
     if isinstance(process.likelihood, LearnedSpreadLikelihood):
         return process.likelihood.variances(inputs).unsqueeze(-1)
@@ -218,7 +244,12 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def constant_noise(likelihood: Likelihood) -> Tensor | None:
-    """Noise variance of new observations, ``batch_shape x 1 x 1``; None if it is not constant."""
+    """Return the noise variance of new observations, ``batch_shape x 1 x 1``, or None.
+
+    It is the variance of a ``GaussianLikelihood``, the base variance of an outlier-robust
+    likelihood, or the mean of given variances. Other likelihoods, whose noise need not be constant,
+    give None.
+    """
     if type(likelihood) is GaussianLikelihood:
         return likelihood.noise.unsqueeze(-1)
     if type(likelihood) is SparseOutlierGaussianLikelihood:
@@ -231,7 +262,7 @@ def constant_noise(likelihood: Likelihood) -> Tensor | None:
 
 
 def learned_noise(process: object) -> Tensor | None:
-    """Variance that a likelihood learns in addition to given noise; None without learned noise."""
+    """Return the variance that a likelihood learns in addition to given noise, or else None."""
     likelihood = likelihood_of(process)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return None
@@ -240,15 +271,16 @@ def learned_noise(process: object) -> Tensor | None:
 
 
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
-    """Mean noise given for each row's task, ``batch_shape x q x 1``; None if noise is learned.
+    """Return the mean noise given for the task of each row of ``X``; None if noise is learned.
 
-    BoTorch's models add the same noise, with two exceptions up to version 0.18.1. A model that is
-    conditioned on batches raises an error. The noise of a task without observations is NaN; here it
-    is the mean over the observations of all tasks.
+    ``X`` is ``batch_shape x q x d``, and the result ``batch_shape x q x 1``. BoTorch's posteriors
+    contain the same noise, with two exceptions up to version 0.18.1: a model that is conditioned on
+    batches raises an error, and the noise of a task without observations is NaN. Here the noise of
+    such a task is the mean over the observations of all tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None
-    # A posterior has been evaluated before, so `train_inputs` are transformed.
+    # A posterior has been evaluated before, so `train_inputs` are transformed, as the points are.
     inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
     own, seen = (Z[..., model._task_feature].round() for Z in inputs)
     same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)

@@ -1,4 +1,4 @@
-"""Checks that a model supports what is asked of it; errors name a remedy."""
+"""Checks that a model supports an operation; errors name a remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from botorch_calib.models.process import (
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
-    """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
+    """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood.
+
+    The error calls the class that needs the model ``wrapper``.
+    """
     check_model(model)
     name = type(model).__name__
     is_list = isinstance(model, ModelList)
@@ -61,7 +64,7 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
 
 
 def check_process(model: Model) -> None:
-    """Raise ``UnsupportedError`` unless a `CalibratedModel` supports the process."""
+    """Raise ``UnsupportedError`` unless a `CalibratedModel` can wrap ``model``."""
     check_model(model)
     if has_members(model):
         _check_ensemble(model)
@@ -107,7 +110,7 @@ def is_to_be_fitted(model: Any) -> bool:
 
 
 def one_outcome_of(model: Model) -> str:
-    """Return a phrase for errors, which tells how to get a model of a single outcome."""
+    """Return the part of an error message that tells how to get models of single outcomes."""
     if isinstance(model, ModelList):
         return "each around one of its `models`"
     if isinstance(model, MultiTaskGPyTorchModel):
@@ -118,7 +121,11 @@ def one_outcome_of(model: Model) -> str:
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
-    """Return weight and offset of an affine transform of one outcome; ``(1, 0)`` for None."""
+    """Return weight and offset of an affine transform of one outcome; ``(1, 0)`` for None.
+
+    Raise ``UnsupportedError`` for other transforms and for the weight 0. In the error, ``subject``
+    is what the transform should apply to, such as "a draw".
+    """
     if transform is None:
         return 1.0, 0.0
     weights: Any = getattr(transform, "weights", None)
@@ -137,7 +144,10 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
 
 
 def check_same_width(model: object, other: object) -> None:
-    """Raise unless two models have inputs of the same width; errors call ``other`` `model`."""
+    """Raise ``BotorchTensorDimensionError`` if two models have inputs of different widths.
+
+    Models of unknown width pass. The error calls ``other``, which is to replace ``model``, "model".
+    """
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(
@@ -147,7 +157,10 @@ def check_same_width(model: object, other: object) -> None:
 
 
 def check_fantasizes(model: object, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless a model can be conditioned on fantasies."""
+    """Raise ``UnsupportedError`` unless a model can be conditioned on fantasies.
+
+    ``subject`` is the first word of the error: the method or argument that needs fantasies.
+    """
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(
             f"{subject} needs models that can be conditioned on observations, and a "

@@ -1,6 +1,7 @@
-"""Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths``.
+"""Sample paths of calibrated models, for BoTorch's ``draw_matheron_paths``.
 
-Importing this module registers these paths, and updates of paths with learned noise, with BoTorch.
+Importing this module registers two things with BoTorch: how to draw these paths, and how to update
+paths of a Gaussian process whose noise `with_learned_spread` has learned.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
-    """Functions drawn from a calibrated model, which are transformed paths of its process.
+    """Functions drawn from a calibrated model, computed from paths of the Gaussian process inside.
 
+    At each point let ``f ~ N(mu, v)`` be the process's posterior, ``n`` the noise variance, ``a =
+    v / (v + n)``, and ``T`` the map from a standard normal variable to a calibrated normal score.
     Let ``f`` and ``f'`` be independent paths of the process, and let ``z`` be the standardised
     value of ``f + sqrt(n / v) (f' - mu)``. A drawn function is ``f + a sqrt(v + n) (T(z) - z)``,
-    like a joint sample of `CalibratedPosterior`, which defines ``mu, v, n, a`` and ``T``.
+    like a joint sample of `CalibratedPosterior`.
 
     Args:
         model: The calibrated model.
@@ -54,6 +57,7 @@ class CalibratedPath(SamplePath):
         super().__init__()
         self.model, self.paths = model, paths
         self._batch = batch_of_models(model.model)
+        # BoTorch's samplers return linear combinations of features, which both paths can share.
         # Users' samplers may return other paths.
         is_linear = all(type(p) is GeneralizedLinearPath for p in paths.values())
         self._share_features = is_linear and not self._batch
@@ -64,26 +68,27 @@ class CalibratedPath(SamplePath):
                 )
 
     def forward(self, X: Tensor) -> Tensor:
-        """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
+        """Return the paths' values at ``X``, ``batch_shape x q x d``, in units of the outcome.
 
-        The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
-        transform turns each point into several, their values are adjacent.
+        The values are ``sample_shape x q``, where the batch shape broadcasts against the sample
+        shape, as in BoTorch's paths. If the input transform turns each point into several points,
+        the values of these points are adjacent.
         """
         return self._moved(X, self._posterior(X))
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values of `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        """Return the values of `forward`, and the calibrated mean, ``batch_shape x q``."""
         posterior = self._posterior(X)
         return self._moved(X, posterior), self._points_last(posterior.mean)
 
     def _posterior(self, X: Tensor) -> CalibratedPosterior:
-        """Return the posterior of each point alone, ``... x q x (batch of models) x 1 x 1``."""
+        """Return the marginal posterior of each point, ``... x q x model_batch_shape x 1 x 1``."""
         X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self._batch), *X.shape[-2:])
         return predict(self.model, X.unsqueeze(-2).movedim(-3, -3 - len(self._batch)))
 
     def _moved(self, X: Tensor, posterior: CalibratedPosterior) -> Tensor:
-        # Only marginals are needed, since the paths contain the correlations. Each point has one
-        # marginal, or several after a one-to-many input transform.
+        # Marginals of the posterior are enough, since the paths contain the correlations. Each
+        # point has one marginal, or several marginals after a one-to-many input transform.
         shape = X.shape[-2], posterior.shape[-2]
         both = self.of_process(X).unflatten(-1, shape).movedim(-2, -2 - len(self._batch))
         path, other = map(posterior.outcome_map.latent, both.unsqueeze(-1))
@@ -93,11 +98,14 @@ class CalibratedPath(SamplePath):
         return values.squeeze(-1).movedim(-2 - len(self._batch), -2).flatten(-2)
 
     def of_process(self, X: Tensor) -> Tensor:
-        """Values of both paths of the process, ``2 x sample_shape x q``."""
+        """Return the values of ``f`` and ``f'`` at ``X``, ``2 x sample_shape x q``.
+
+        For ``f`` and ``f'`` see the class docstring; for shapes see `forward`.
+        """
         if self._share_features:
             return self.paths(X).movedim(-1, 0)
-        # Without a t-batch one matrix product evaluates all paths. Otherwise add a dimension, which
-        # broadcasts over the paths.
+        # Without a t-batch one matrix product evaluates all paths. A t-batch must broadcast against
+        # the sample shape, not against the dimension of the two paths: add a dimension of size 1.
         num = len(self._batch)
         values = self.paths(X if X.dim() <= 2 + num else X.unsqueeze(-3 - num))
         return values.movedim(-2 - num, 0)
@@ -107,9 +115,10 @@ class CalibratedPath(SamplePath):
 
 
 class _PathsOfSameFeatures(GeneralizedLinearPath):
-    """Values ``... x q x k`` of ``k`` paths at the same points, by one product with the features.
+    """Linear paths whose values, ``... x q x k``, contain all ``k`` paths in the last dimension.
 
-    BoTorch's broadcasting would copy the features for each path.
+    One matrix product with the features evaluates all paths. BoTorch's broadcasting would copy the
+    features for each path.
     """
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
@@ -144,7 +153,10 @@ def process_of_paths(model: object, otherwise: str) -> ExactGP:
 
 @DrawMatheronPaths.register(Surrogate)
 def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> SamplePath:
-    """Draw paths of a model, calibrated or not, that is conditioned on pending points."""
+    """Draw paths of a model, calibrated or not, given its pending points.
+
+    The paths do not change when the model is updated.
+    """
     if model.calibrator is None:
         gp = model.gaussian_model
         gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
@@ -152,10 +164,11 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     X = raw_train_inputs(observed_process(model))
     assert X is not None
-    # Evaluate the model once: errors and warnings occur before a search, and the factor is cached.
+    # Evaluate the model once, so that errors and warnings occur now and not during a search, and so
+    # that the Cholesky factor is cached.
     with torch.no_grad():
         model.posterior(X[..., :1, :])
-    # Copy process and calibrator, since `observe` changes both of them.
+    # Copy process and calibrator, since `observe` changes both of them, and paths must not change.
     gp, calibrator = with_own_hyperparameters(gp), deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
     return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
@@ -163,13 +176,16 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
 
 @DrawMatheronPaths.register(CalibratedModelList)
 def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
-    """Draw independent paths of each outcome, as for a ``ModelListGP``."""
+    """Draw paths of each outcome, independently of the other outcomes, as for a ``ModelListGP``."""
     return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
 
 
 @GaussianUpdate.register(ExactGP, LearnedSpreadLikelihood)
 def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) -> SamplePath:
-    """Return BoTorch's update with the noise at the training inputs, which BoTorch omits."""
+    """Return BoTorch's update of prior paths, with the noise variances at the training inputs.
+
+    BoTorch itself would evaluate the noise without the inputs.
+    """
     if arguments.get("noise_covariance") is None:
         (points,) = get_train_inputs(gp, transformed=True)
         arguments["noise_covariance"] = likelihood.noise_covar(points)

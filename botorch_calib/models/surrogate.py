@@ -45,13 +45,15 @@ from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 class Surrogate(WrapperModel, FantasizeMixin):
     """A model of one outcome: a process of observed data, pending points and a calibrator.
 
-    The process, fitted to observed data only, scores observations. The surrogate's posterior is the
+    The process is a BoTorch model that is fitted to observed data only. It predicts each new
+    observation, and from these predictions the calibrator learns. The surrogate's posterior is the
     process's posterior given imputed values at the pending points, corrected by the calibrator.
-    `CalibratedModel` sets the calibrator, and `CensoredDelayModel` sets the pending points, so they
-    can be combined in either order.
+    `CalibratedModel` sets the calibrator, and `CensoredDelayModel` sets the pending points, so
+    these two classes can wrap each other in either order.
 
     Args:
-        model: A BoTorch model, or a surrogate, whose other parts are copied unless given here.
+        model: The process, or another surrogate, whose process is used. Pending points and
+            calibrator of the other surrogate are used unless they are given here.
         X_pending: Pending points ``n x d``, before any input transform.
         censor_value, imputation: See `CensoredDelayModel`; None without pending points.
         calibrator: A calibrator, or None.
@@ -89,11 +91,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
         else:
             pending = self._checked("X_pending", X_pending).clone()
         self.register_buffer("X_pending", pending)
-        # The objects of `_basis`, the process conditioned on imputed values, and these values
+        # Cached by `_conditioned`: the objects of `_basis`, the process conditioned on imputed
+        # values, and the imputed values.
         self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
 
     def _with(self, model: Model, X_pending: Tensor) -> Self:
-        """Return a copy with another process and other pending points, without checks."""
+        """Return a copy with the process ``model`` and other pending points, without checks."""
         twin = copy(self)
         # `copy` shares these dicts of the module, so copy them before they are changed.
         for name in ("_parameters", "_buffers", "_modules"):
@@ -107,7 +110,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @property
     def _is_ensemble(self) -> bool:  # type: ignore[override]
-        """Whether samples have a dimension of members, over which BoTorch averages."""
+        """Whether the process is an ensemble, over whose members BoTorch averages samples."""
         return has_members(self.model)
 
     @property
@@ -115,7 +118,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
 
         Hallucinated values are posterior means of the process, without calibration. For an ensemble
-        they are the members' means, ``num_members x n x 1``.
+        these are the members' means, ``num_members x n x 1``.
         """
         return self._conditioned()[1]
 
@@ -132,28 +135,34 @@ class Surrogate(WrapperModel, FantasizeMixin):
     ) -> None:
         """Score new observations, update the calibrator, and condition the process on them.
 
-        All rows are scored by the current process, before it is conditioned on any of them. Call
-        this method before refitting; `with_model` combines the refitted process with the
-        calibrator. Observations that an exact Gaussian process already has, with the same point and
-        value, are ignored. Data are converted to the process's precision. If an error is raised,
-        nothing has changed.
+        To score an observation is to compute its normal score: the standard normal quantile at its
+        predicted cdf. The current process, before it is conditioned on any row, scores all rows.
+        Call this method before refitting; `with_model` combines the refitted process with the
+        calibrator. Observations that the data of an exact Gaussian process already contain, with
+        the same point and value, are ignored. An exact Gaussian process converts data to its own
+        precision. If an error is raised, nothing has changed.
 
         Args:
-            X: Inputs ``n x d``, in the order of observation. Each removes one equal pending point.
+            X: Inputs ``n x d``, in the order in which they were observed. Unless ``condition`` is
+                False, each row removes one equal pending point.
             Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: Noise variances ``n x 1`` for a process with given noise, excluding noise that it
-                learns in addition. NaN, the default, is replaced by the mean of the training noise,
-                or by the learned noise of a `PartlyKnownNoiseGP`.
-            condition: Whether to also condition the process. If not, pending points remain pending.
-            beyond: Which outcomes are beyond ``Y``, as for `stand_ins` (default: none). For these,
-                the process learns stand-ins, and the calibrator learns a draw from its predictive
-                distribution beyond the bound.
+            Yvar: Noise variances ``n x 1``, in squared units of the outcome, for a process with
+                given noise, excluding any noise that the process learns in addition. NaN, the
+                default, is replaced with the mean of the training noise, or with the learned noise
+                of a `PartlyKnownNoiseGP`.
+            condition: Whether to condition the process. If not, only the calibrator is updated, and
+                pending points remain pending.
+            beyond: Which outcomes are beyond ``Y``, as for `stand_ins` (default: no outcome). For
+                such an outcome, the process is conditioned on a training value beyond the bound
+                ``Y``, and the calibrator learns a draw from its predictive distribution beyond the
+                bound.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
         Warns:
-            CalibrationWarning: If the process already has some of the observations.
+            CalibrationWarning: If the process's data already contain some of the observations.
         """
         given = checked_observations(self.model, X, Y, Yvar)
         check_flag("condition", condition)
@@ -170,9 +179,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
         condition: bool = True,
         sides: Tensor | None = None,
     ) -> None:
-        """Do the same as `observe`, without checks, and without ignoring repeated observations.
+        """Do the same as `observe`, without checks, and without ignoring known observations.
 
-        The arguments are results of `checked_observations` and `checked_beyond`.
+        ``X``, ``Y`` and ``Yvar`` are results of `checked_observations`, and ``sides``, called
+        ``beyond`` in `observe`, is a result of `checked_beyond`.
         """
         if not len(X):
             return
@@ -183,19 +193,27 @@ class Surrogate(WrapperModel, FantasizeMixin):
             pending = self._still_pending(X)
             values = Y if sides is None else stand_ins(process, X, Y, sides)
             process = with_observations(process, X, values, Yvar)
-        if calibrator is not None:  # last, as the code above may raise
+        if calibrator is not None:  # last: after an error above, nothing must have changed
             teach(calibrator, *scored, X, Y, sides)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()
     def with_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Self:
-        """Return the model conditioned on observations, with the same calibrator; see `observe`."""
+        """Return the model conditioned on observations, with the same calibrator.
+
+        The calibrator is not updated. For arguments see `observe`.
+        """
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process = with_observations(self.model, X, Y, Yvar)
         return self._with(process, self._still_pending(X))
 
     def with_pending(self, X: Tensor) -> Self:
-        """Return the model with further pending points ``n x d``, before any input transform."""
+        """Return the model with further pending points ``X``, ``n x d``, before any transform.
+
+        Raises:
+            UnsupportedError: If the model was not made from a `CensoredDelayModel`.
+            InputDataError: If the model needs a ``censor_value`` and has none.
+        """
         if self.imputation is None:
             raise UnsupportedError(
                 f"This {type(self).__name__} takes no pending points: make it from a "
@@ -209,10 +227,11 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return twin
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> Self:
-        """Return a new surrogate with another process and, if given, another ``calibrator``.
+        """Return a copy of this surrogate with another process, such as a refitted process.
 
-        If ``model`` is itself a surrogate, its pending points and its calibrator, with their
-        settings, replace the pending points and the calibrator of this surrogate.
+        If ``model`` is a surrogate, its process is used, and its pending points and its calibrator,
+        each with their settings, replace the pending points and the calibrator of this surrogate.
+        If ``calibrator`` is given, it is used instead of either surrogate's calibrator.
 
         Raises:
             BotorchTensorDimensionError: If the inputs of ``model`` have a different width.
@@ -237,7 +256,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @staticmethod
     def _check_model(model: Model) -> None:
-        """Raise ``UnsupportedError``, with a remedy, for an unsupported model."""
+        """Raise ``UnsupportedError`` for a model that the subclass does not support.
+
+        Each subclass overrides this method; here all models are accepted.
+        """
 
     # ------------------------------------------------------------ the model interface
 
@@ -249,15 +271,20 @@ class Surrogate(WrapperModel, FantasizeMixin):
         posterior_transform: PosteriorTransform | None = None,
         baseline: Tensor | None = None,
     ) -> Any:
-        """Return the posterior at ``X``; without a calibrator, it is the process's posterior.
+        """Return the posterior at ``X``, given imputed values at pending points.
+
+        With a calibrator this is a `CalibratedPosterior`, and otherwise the process's posterior.
 
         Args:
             X: Points ``batch_shape x q x d``.
             output_indices: None, or ``[0]`` for the only output.
             observation_noise: As in BoTorch's models, True for the distribution of an observation,
-                or a tensor of noise variances in the outcome-transformed space.
-            posterior_transform: If calibrated, a ``ScalarizedPosteriorTransform`` with one weight.
-            baseline: Points ``r x d``, whose covariance with ``X`` a calibrated posterior contains.
+                or a tensor of noise variances after the outcome transform. With False, ``denoise``
+                decides whether a calibrated posterior is of the objective or of an observation.
+            posterior_transform: As in BoTorch's models. With a calibrator it must be a
+                ``ScalarizedPosteriorTransform`` with one weight.
+            baseline: Points ``r x d``. A calibrated posterior then contains the covariance of the
+                objective at ``X`` with the objective at the baseline.
 
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
@@ -267,7 +294,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         if self.calibrator is None:
             return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
         given = None
-        if isinstance(observation_noise, Tensor):  # this check synchronizes with the device
+        if isinstance(observation_noise, Tensor):  # only then, as a check waits for the device
             given = check_variances("observation_noise", observation_noise)
         elif not isinstance(observation_noise, bool):
             raise InputDataError(
@@ -282,7 +309,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
     def warn_if_unlearned(self) -> None:
-        if self.calibrator is None or not self._may_warn:  # avoids a read from the device
+        if self.calibrator is None or not self._may_warn:  # later calls need not read the device
             return
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
@@ -294,7 +321,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
             )
 
     def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call BoTorch's ``fantasize``, or raise if the model cannot be conditioned."""
+        """Return the result of BoTorch's ``fantasize``, or raise ``UnsupportedError``."""
         check_fantasizes(self.gaussian_model, "`fantasize`")
         return super().fantasize(X, sampler, *args, **kwargs)
 
@@ -304,9 +331,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Return the model conditioned on fantasies or imputed values; its calibrator is unchanged.
 
         ``X`` is ``batch_shape x n' x d`` and ``Y`` is ``batch_shape' x n' x 1``. Other arguments,
-        such as ``noise``, are passed to the process. Use `observe` for real observations. In the
-        result, the process also contains imputed values at pending points. Without a calibrator,
-        the result is the conditioned process itself.
+        such as ``noise``, are passed to the process. Use `observe` for real observations. The
+        result has no pending points: its process is conditioned on their imputed values, too.
+        Without a calibrator, the result is the conditioned process itself.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(
@@ -329,7 +356,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Load any number of pending points, if their width matches the model."""
+        """Load the state, in which the number of pending points may differ, but not their width."""
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
             fits = incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]
@@ -344,31 +371,35 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> tuple[Any, Tensor]:
-        """Return the process conditioned on imputed values, and these values; both are cached."""
+        """Return the process conditioned on imputed values, and these values, from a cache."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
-        keep_in_step(self.model)  # renews GPyTorch's caches after in-place changes
+        keep_in_step(self.model)  # after in-place changes this replaces the strategy in `_basis`
         if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             Y = self._imputed()
             conditioned = with_observations(self.model, self.X_pending, Y)
-            # Read the basis after conditioning, since the model's first evaluation changes it.
+            # Read the basis after conditioning, since the model's first evaluation replaces the
+            # prediction strategy.
             self._cache = self._basis(), conditioned, Y
         return self._cache[1:]
 
     def _basis(self) -> tuple[object, ...]:
-        """Return the objects on which the cache depends; it is invalid once one is replaced."""
+        """Return the objects on which ``_cache`` depends; replacing any of them invalidates it."""
         strategy = getattr(self.model, "prediction_strategy", None)
         return self.X_pending, self.imputation, self.censor_value, self.model, strategy
 
     def _imputed(self) -> Tensor:
-        """Return values at the pending points, ``n x 1``; for ensembles ``num_members x n x 1``."""
+        """Return the values to impute at the ``n`` pending points, ``n x 1``.
+
+        Hallucinated values of an ensemble are ``num_members x n x 1``.
+        """
         process, X = self.model, self.X_pending
         if self.imputation == "censor" and self.censor_value is not None:
             Y = X.new_full((len(X), 1), self.censor_value)
             check_takes(process, X, Y, "censor_value")
             return Y
-        # This uses the cached factor. For the mean alone, GPyTorch would compute its caches for
-        # variances as well, in O(n^3).
+        # `process_posterior` uses the cached Cholesky factor. GPyTorch would compute its caches for
+        # variances, in O(n^3), even though only the mean is needed.
         with as_in_training(process):
             posterior = process_posterior(process, X)
         if not isinstance(posterior, GPyTorchPosterior):
@@ -380,19 +411,25 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return posterior.mean
 
     def _missing_censor_value(self, X_pending: Tensor) -> str | None:
-        """Return an error message if there are points to censor but no ``censor_value``."""
+        """Return an error message if there are points to censor, but no ``censor_value``.
+
+        The points are ``X_pending``, ``n x d``. None means that there is no error.
+        """
         is_needed = self.imputation in (None, "censor") and self.censor_value is None
         if not (is_needed and len(X_pending)):
             return None
         return "`censor_value` is needed to censor pending points: the least possible value."
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
-        """Validate inputs ``n x d``; return them with all columns, in the model's precision."""
+        """Validate ``X``, ``n x d``, called ``name`` in errors, and convert it for the process.
+
+        The result includes any task column, in the process's precision and on its device.
+        """
         X = with_task_feature(self.model, X)
         return like(self.model, check_inputs(name, X, raw_width(self.model)))
 
     def _still_pending(self, X: Tensor) -> Tensor:
-        """Return the pending points that remain after observations at ``X``."""
+        """Return the pending points that remain after observations at ``X``, ``n x d``."""
         arrived = set(matching_rows(X, self.X_pending)) if len(self.X_pending) else set()
         return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
 
@@ -408,9 +445,16 @@ def check_calibrator(calibrator: object) -> None:
 
 
 def checked_calibrator(process: Model, calibrator: Calibrator, denoise: bool) -> Calibrator:
-    """Validate a calibrator for a process, and move an unlearned one to the process's device.
+    """Validate a calibrator for a process, and return it.
 
-    A calibrator that has learned is not moved, since another model may use it.
+    ``denoise`` tells whether the objective is to be predicted. A calibrator that has learned
+    nothing is moved to the process's device. Other calibrators are not moved, since another model
+    may use them.
+
+    Raises:
+        UnsupportedError: If the argument is not a calibrator, or the process predicts observations
+            only and ``denoise`` is True.
+        InputDataError: If the calibrator has learned on another device.
     """
     check_calibrator(calibrator)
     if denoise and states_cdf_alone(process):

@@ -21,14 +21,14 @@ from botorch_calib.models.process import with_own_hyperparameters
 
 
 class TrainingPrior(NamedTuple):
-    """Prior of a model's targets: ``deviation ~ N(0, covariance + diag(noise))``."""
+    """Prior of a model's training targets: ``deviation ~ N(0, covariance + diag(noise))``."""
 
     inputs: Tensor  # n x d, transformed
     covariance: Tensor  # n x n, covariance of the objective at the inputs
     noise: Tensor  # n, noise variances of the observations
     deviation: Tensor  # n, targets minus their prior mean
-    # n, noise variances of new observations at the inputs, without variances that a likelihood
-    # learned from a row's value, such as the additional variance of an outlier
+    # n, noise variances of new observations at the inputs. They differ from `noise` if a likelihood
+    # has learned variances from observed values, such as the additional variance of an outlier.
     new_noise: Tensor
 
 
@@ -38,13 +38,18 @@ def training_prior(
 ) -> TrainingPrior:
     """Return the prior of a Gaussian process at the training inputs, in the precision ``dtype``.
 
-    The default is the precision of the model. With ``members`` the model is an ensemble, and all
-    tensors except the inputs have a first dimension of members. The model and its mode do not
-    change.
+    The default ``dtype`` is the precision of the training targets. With ``members`` the model is an
+    ensemble, and all tensors except the inputs have the number of members as first dimension. The
+    inputs are then averaged over members. The model is unchanged, including its training mode.
+
+    Raises:
+        UnsupportedError: If the model is not an exact GP with one output, or is a batch of models.
+        InputDataError: If the model has no training data.
     """
     gp = _as_exact(model, members)
     dtype = gp.train_targets.dtype if dtype is None else dtype
-    # `forward` expects transformed inputs, which a model has in eval mode.
+    # `forward` expects transformed inputs, which a model has in eval mode. Change the mode and the
+    # precision of a copy, not of the model.
     if gp.training or gp.train_targets.dtype != dtype:
         gp = with_own_hyperparameters(gp).to(dtype).eval()
     prior = gp.forward(*gp.train_inputs)
@@ -55,10 +60,11 @@ def training_prior(
     if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1 + members:
         raise _unsupported(model, "has several outputs or a batch dimension")
     covariance = prior.lazy_covariance_matrix.to_dense()
-    # Some kernels do not support ``diag=True``, so use the dense matrix.
+    # Some kernels do not support ``diag=True``, so take diagonals from the dense matrix.
     prior = MultivariateNormal(prior.mean, to_linear_operator(covariance))
-    # The noise of some likelihoods depends on the prior's variance, so it is computed as a
-    # difference. (`MultivariateNormal.variance` would apply a lower bound.)
+    # The noise of some likelihoods depends on the prior's variance, so compute the noise as the
+    # difference of variances with and without noise. (`MultivariateNormal.variance` would apply a
+    # lower bound.)
     noisy = gp.likelihood(prior, list(gp.train_inputs)).lazy_covariance_matrix
     added = noisy.diagonal(dim1=-1, dim2=-2) - covariance.diagonal(dim1=-1, dim2=-2)
     noise = new_noise = added.clamp(min=0.0)
@@ -71,7 +77,10 @@ def training_prior(
 
 
 def _as_exact(model: Module, members: bool) -> ExactGP:
-    """Return ``model`` if it is a single-output, non-batched exact GP with training data."""
+    """Return ``model`` if it is a single-output exact GP with training data, or else raise.
+
+    With ``members`` it may have a batch dimension of members.
+    """
     if isinstance(model, ModelList):
         raise _unsupported(model, "is a list of models: take one of its `models` at a time")
     if not isinstance(model, Module):
@@ -83,7 +92,8 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
             "by calling `CalibratedModel.observe` with each new observation, and judge it on "
             "held-out data",
         )
-    # A multi-task process has the rows of all tasks.
+    # A multi-task process is supported, as its training data are the rows of all tasks, with one
+    # target each.
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if getattr(model, "num_outputs", 1) != 1 and not is_multi_task:
         # For a batched model, BoTorch's `subset_output` returns a model of one output.

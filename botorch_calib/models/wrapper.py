@@ -1,4 +1,7 @@
-"""`WrapperModel`: the attributes that BoTorch and its clients read from a wrapped model."""
+"""`WrapperModel`: a wrapped model with the attributes that BoTorch and its clients read.
+
+The *base model* is the BoTorch model inside.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,19 @@ def _of_base(name: str) -> Any:
     return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
 
 
-# Parts of the base model that clients set, such as an input transform for a risk measure.
+# Clients set these parts of the base model, such as an input transform for a risk measure. Setting
+# another attribute changes the wrapper alone.
 _PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 
 
 class WrapperModel(Model):
-    """Base class of `Surrogate`: a model with one output that wraps a process.
+    """Base class of `Surrogate`: a model with one output that wraps a BoTorch model.
 
-    Modules that `Surrogate` imports cannot import it, and use this class instead.
+    Modules that the module of `Surrogate` imports cannot import `Surrogate`, so they use this class
+    to recognise surrogates.
     """
 
-    # BoTorch's noisy expected improvement can cache Cholesky roots only for BoTorch's models.
+    # BoTorch's noisy expected improvement can cache Cholesky roots only for BoTorch's own models.
     _supports_cache_root = False
 
     model: Any  # a BoTorch model
@@ -46,7 +51,7 @@ class WrapperModel(Model):
 
     @property
     def gaussian_model(self) -> Any:
-        """The process, conditioned on pending points."""
+        """The base model, conditioned on imputed values at pending points."""
         raise NotImplementedError
 
     def warn_if_unlearned(self) -> None:
@@ -63,19 +68,23 @@ class WrapperModel(Model):
 
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
-    covar_module = _of_base("covar_module")  # TuRBO and other clients read lengthscales from it
+    covar_module = _of_base("covar_module")  # clients such as TuRBO read its lengthscales
     train_inputs = _of_base("train_inputs")
     train_targets = _of_base("train_targets")
     input_transform = _of_base("input_transform")
     outcome_transform = _of_base("outcome_transform")
     models = _of_base("models")  # source models of botorch_community's multi-source models
-    # BoTorch reads these two attributes for untransformed training inputs, for example to draw raw
+    # From these two attributes BoTorch gets untransformed training inputs, for example to draw raw
     # samples around the best points (``sample_around_best``).
     _has_transformed_inputs = _of_base("_has_transformed_inputs")
     _original_train_inputs = _of_base("_original_train_inputs")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; parts of the base model are set in the base model."""
+        """Set an attribute of the wrapper, or one of `_PARTS` of the base model.
+
+        Setting ``outcome_transform`` or a part that the base model lacks raises
+        ``UnsupportedError``.
+        """
         if name == "outcome_transform":
             raise UnsupportedError(
                 "`outcome_transform` cannot be replaced, as the current one has transformed the "
@@ -90,7 +99,7 @@ class WrapperModel(Model):
             setattr(self.model, name, value)
 
     def transform_inputs(self, X: Tensor, input_transform: Module | None = None) -> Tensor:
-        """Return inputs after the base model's input transform, which calibrators use."""
+        """Return inputs after the base model's input transform, as calibrators take them."""
         return self.gaussian_model.transform_inputs(X, input_transform)
 
     def _set_transformed_inputs(self) -> None:
@@ -100,7 +109,7 @@ class WrapperModel(Model):
         """Do nothing: the base model restores its data when it is put in `train` mode."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise ``UnsupportedError``: only Gaussian processes can be called."""
+        """Raise ``UnsupportedError``, since a wrapped model is used through its ``posterior``."""
         raise UnsupportedError(
             f"A {type(self).__name__} cannot be called: use its `posterior`. For training, "
             "cross-validation from the training data and entropy search with pending points, pass "
@@ -108,15 +117,16 @@ class WrapperModel(Model):
         )
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """The model itself, as it has one output."""
+        """Return the model itself, as it has one output; ``idcs`` must be ``[0]`` or ``[-1]``."""
         check_output_indices(idcs)
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move or convert the model; drop the cached factorisation if dtype or device changed.
+        """Apply ``fn`` to all tensors, to move or convert them.
 
-        Otherwise the factorisation must be kept: BoTorch's look-ahead moves fantasies to the device
-        on which they already are, and differentiates through the factorisation.
+        If dtype or device changed, the base model's prediction strategy, a cached factorisation, is
+        dropped. Otherwise it must be kept: BoTorch's look-ahead moves fantasies to the device on
+        which they already are, and differentiates through the factorisation.
         """
 
         def kinds() -> list[tuple[torch.dtype, torch.device]]:
@@ -135,10 +145,14 @@ class WrapperModel(Model):
         keep_transforms: bool = True,
         assign: bool = False,
     ) -> Any:
-        """Load all parts; options that the base model's method does not have are ignored for it."""
+        """Load a state; after an error, the state outside the base model has not changed.
+
+        The arguments are as in BoTorch's models. The base model's own method loads its part of the
+        state, and gets only the options that this method accepts.
+        """
         base = {key[6:]: state_dict[key] for key in state_dict if key.startswith("model.")}
         others = {key: state_dict[key] for key in state_dict if not key.startswith("model.")}
-        own = copy(self)  # shares all buffers and modules except the base model
+        own = copy(self)  # has the same buffers and modules, without the base model
         own._modules = {name: part for name, part in self._modules.items() if name != "model"}
         before = deepcopy(own.state_dict())
         try:
@@ -156,7 +170,7 @@ class WrapperModel(Model):
 
 
 def batch_shape_of(model: Any) -> torch.Size:
-    """A model's batch shape; empty for a model without training inputs."""
+    """Return a model's batch shape; empty if the model has none, as without training inputs."""
     try:
         return model.batch_shape
     except (NotImplementedError, AttributeError):
@@ -165,11 +179,11 @@ def batch_shape_of(model: Any) -> torch.Size:
 
 @contextmanager
 def _changing(model: Model) -> Iterator[None]:
-    """Context in which a model's parts are changed; it drops caches that depend on old parts."""
-    # Training mode drops GPyTorch's caches and restores the untransformed training inputs, which
-    # `eval` mode then transforms again.
+    """Return a context in which a model's parts can be changed; outdated caches are dropped."""
+    # Training mode drops GPyTorch's caches and restores the untransformed training inputs. The
+    # model's own mode is restored at the end: `eval` mode transforms the inputs by the new parts.
     was_training = model.training
-    # Other models are excluded: in training mode a fully Bayesian model would lose its draws, and a
+    # Only exact models are put in training mode. A fully Bayesian model would lose its draws, and a
     # variational model has no training data.
     if isinstance(model, ExactGP) and not is_fully_bayesian(model):
         model.train()
@@ -189,7 +203,10 @@ def check_output_indices(indices: list[int] | None) -> None:
 
 
 def standardized_gp(**data: Any) -> SingleTaskGP:
-    """An unfitted ``SingleTaskGP`` with ``Normalize`` and ``Standardize``."""
+    """Return an unfitted ``SingleTaskGP`` with ``Normalize`` and ``Standardize``.
+
+    ``data`` are keyword arguments of ``SingleTaskGP``, including ``train_X``, for one outcome.
+    """
     return SingleTaskGP(
         **data,
         input_transform=Normalize(data["train_X"].shape[-1]),
