@@ -393,6 +393,12 @@ def test_fixed_parameters_and_known_noise() -> None:
     assert decision(client, NUM)["certified"]
 
 
+def test_fixed_parameters_outside_of_their_bounds_are_refused() -> None:
+    client = new_client()
+    with pytest.raises(InputDataError, match="-3.0, outside of its bounds 0.0 and 1.0"):
+        client.get_next_trials(max_trials=1, fixed_parameters={"a": -3.0})
+
+
 def test_noise_that_is_known_of_some_trials() -> None:
     """Ax has NaN for the other trials, and its own model rejects NaN."""
 

@@ -143,3 +143,19 @@ def test_constraints_that_nothing_meets() -> None:
     space = space_of(BOUNDS, {1: [0, 1, 2, 3, 4]}, linear=never, rounding=rounded)
     with pytest.raises(InfeasibilityError, match="parameter constraints"):
         space.best(PosteriorMean(objective), LeastMargin(constraint))
+
+
+def test_points_can_be_run_if_a_column_has_two_digits() -> None:
+    """The search treats a column with digits as continuous, and rounds its result."""
+
+    def to_digits(X: Tensor) -> Tensor:
+        return torch.cat([X[..., :1].mul(100).round() / 100, X[..., 1:]], dim=-1)
+
+    bounds = [(0.0, 1.0), (0.0, 2.0)]
+    objective, constraint = models(bounds, seed=0)
+    space = space_of(bounds, {1: range(3)}, rounding=to_digits)
+    assert space.free == [0]
+    point, _ = space.best(PosteriorMean(objective), LeastMargin(constraint))
+    assert torch.equal(to_digits(point), point)
+    stated = space.recommended(objective, constraint, confidence=0.8, maximize=True)
+    assert torch.equal(to_digits(stated.candidate), stated.candidate)
