@@ -56,10 +56,10 @@ class DelayStrategy:
             because many censored values distort the whole model.
         failures: How failures affect the search. Failures are queries that have failed, and queries
             that have expired without being censored. A pending query counts as a failure while it
-            hangs: more than ``W + 4 M`` later queries have returned a value before it. ``W`` is the
-            largest number of queries under evaluation at the same time since it was submitted.
-            ``M`` is the largest number of later queries that have returned a value before a query
-            with a value. Failed queries are not repeated.
+            hangs: more than ``W + 4 M`` queries that were submitted later have returned a value.
+            ``W`` is the largest number of queries under evaluation at the same time since the
+            submission. ``M`` is the largest number of later queries that any query with a value had
+            to wait for. Failed queries are not repeated.
 
             ``"avoid"``: the search avoids regions that fail, by a model of the probability that a
             query returns a value. Pending queries near failures count partly as failures, so that

@@ -1,6 +1,6 @@
-"""Space-filling designs: queries that do not depend on the model, but only on earlier queries.
+"""Space-filling designs: queries that are chosen without a model of the objective.
 
-They are points of a Sobol sequence in a box, or given points (choices) in random order.
+The queries are points of a Sobol sequence in a box, or given points (choices) in random order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAST_DRAWN = 128
 class Design:
     """A sequence of scrambled Sobol points in a box, or of given points in random order.
 
-    With linear constraints, points of the box are feasible points that the constraints allow.
+    With linear constraints, the points are spread over the feasible part of the box.
     """
 
     bounds: Tensor  # 2 x d
@@ -87,7 +87,7 @@ class Design:
 
 
 def with_features(points: Tensor, fixed: Mapping[int, float]) -> Tensor:
-    """Return a copy of ``points``, ``... x d``, with the values of ``fixed`` in its columns."""
+    """Return a copy of ``points``, ``... x d``, whose column ``i`` is ``fixed[i]``, if given."""
     points = points.clone()
     for column, value in fixed.items():
         points[..., column] = value

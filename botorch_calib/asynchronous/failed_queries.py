@@ -226,7 +226,8 @@ def feasibility_of(
     has_value = are_among(statuses, (TrialStatus.OBSERVED,))
     is_pending = are_among(statuses, (TrialStatus.PENDING,))
     X, known = ledger.queries(now), lost | has_value
-    # A failure costs one evaluation, or more if it took longer than every value.
+    # A failure costs one evaluation. If it took longer than every value, it costs more, in
+    # proportion to its time, which is measured as a number of queries.
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     cost = float((waits[lost] / longest).clamp_min(1.0).sum())

@@ -41,10 +41,10 @@ class AsynchronousOptimizer:
     interrupted run.
 
     **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
-    process dies or exceeds the time limit of a `PebbleExecutor`; other trials continue. Process
-    pools of other libraries break as a whole when one process dies. If ``executor`` is a function,
-    the run then calls it to make a new pool, and the trials that were running are evaluated again,
-    one at a time. A trial that breaks a pool a second time fails.
+    process dies or exceeds the time limit of a `PebbleExecutor`; other trials continue. Other
+    process pools, such as a ``ProcessPoolExecutor``, break as a whole when one process dies. If
+    ``executor`` is a function, the run then calls it to make a new pool, and the trials that were
+    running are evaluated again, one at a time. A trial that breaks a pool a second time fails.
 
     **How a run ends early.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed
     Dask client, ends the run with an exception. Trials that were running stay pending, and the next
@@ -297,8 +297,8 @@ class _Run:
     def _on_done(self, trial: Trial, future: Future[Any]) -> None:
         """Record the value of an ended evaluation, in the executor's thread.
 
-        The value is not left to the main thread, which may be busy for a long time. An error is,
-        because ctrl-C may be its cause, and only the main thread can end the run.
+        The value is recorded here, because the main thread may be busy for a long time. An error is
+        left to the main thread, which must end the run if the cause is ctrl-C.
         """
         try:
             result = future.result()
@@ -310,7 +310,7 @@ class _Run:
     def _record(self, trial: Trial, result: object) -> Exception | None:
         """Record the objective's result if the trial is unresolved.
 
-        Return None, or the error if the result cannot be recorded, for example as it is malformed.
+        Return None, or the error if the result cannot be recorded, such as a malformed result.
         """
         arguments = result if isinstance(result, Mapping) else {"y": result}
         try:

@@ -242,8 +242,8 @@ class WarmStartedFit:
     A warm start begins at the hyperparameters of an earlier fit to about the first half of the
     values: to the last number of values in the schedule ``refit_every`` that is at most half of
     them. The earlier fit is repeated for this purpose, and may have a warm start itself. All
-    earlier fits together take a seventh of the time. The box ``bounds``, ``2 x d``, determines the
-    device of the model. The ``seed`` matters only if a fit fails and is tried again.
+    earlier fits together take a seventh of the time of the last fit. The model is on the device of
+    the box ``bounds``, ``2 x d``. The ``seed`` matters only if a fit fails and is tried again.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:

@@ -45,7 +45,7 @@ class Calibrator(Module, ABC):
 
     @abstractmethod
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """The distribution of the residual (see the class) at each point.
+        """The distribution of the residual (see the class docstring) at each input.
 
         Args:
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
@@ -207,7 +207,7 @@ class TrackedCalibrator(Calibrator):
         return self._stated(self.tracker.threshold_at_pairs(Z, columns, others))
 
     def _stated(self, theta: Tensor) -> PiecewisePredictive:
-        """The result of `_predictive_from`, which is called only once if all points are alike."""
+        """The result of `_predictive_from`, built for one point only if all points are alike."""
         if self.tracker.shortest_lengthscale < math.inf or not theta.numel():
             return self._predictive_from(theta)
         # Without localization all points have the same thresholds, so one row of them suffices.

@@ -1,7 +1,7 @@
 """Conformity scores: monotone maps from residuals, in predictive standard deviations, to [0, 1].
 
 A residual is ``z = (y - mu) / sigma_y``, where the model predicts the mean ``mu`` and the standard
-deviation ``sigma_y`` of the observation ``y``.
+deviation ``sigma_y`` of the observation ``y``. LOCBO is [Kim2024locbo], OCBO is [Deshpande2024].
 """
 
 from __future__ import annotations

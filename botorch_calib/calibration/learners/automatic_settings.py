@@ -31,8 +31,9 @@ SCALES = (1.0,)
 STEP_SIZES = (0.05, 0.1, 0.2)
 STEP_DECAY = 0.3
 
-# Constants of the safety net of `AggregatedQuantileTracker`. The net has no effect up to a
-# shortfall of h_t = _ROOM + ..., and beyond it shifts the threshold by (|S| - h_t) / _RAMP.
+# Constants of the safety net of `AggregatedQuantileTracker`. The net has no effect on a threshold
+# while the shortfall of its outcomes is within a width, which is initially _ROOM. Beyond the width
+# it shifts the threshold by the excess, divided by _RAMP.
 _ROOM, _RAMP = 8.0, 2.0
 # Lower limit of the gap, which is the denominator of AdaHedge's rate, ln K / gap, for K members. At
 # this limit a member whose loss exceeds the least loss by 1e-10 has a weight below 1e-30, so only
@@ -55,7 +56,7 @@ class Member(NamedTuple):
 
 
 class AggregatedQuantileTracker(QuantileLearner):
-    r"""A bank of trackers, averaged online with exponential weights by their pinball losses.
+    r"""A bank of trackers, averaged online with weights that depend on their pinball losses.
 
     Each of the ``K`` trackers (members) is an `OnlineQuantileTracker` with its own lengthscale,
     scale and step size. The members' thresholds are averaged. After the observations before ``t``,
@@ -82,9 +83,9 @@ class AggregatedQuantileTracker(QuantileLearner):
     independent outcomes, plus 8 for the first steps.
 
     **Guarantee.** For *any* sequence of observations, ``|S_{T+1}| <= h_T + 3`` after ``T`` steps,
-    hence ``|mean(o) - p| <= (h_T + 3) / T``. If ``S_t`` exceeds ``h_t + 2``, the threshold is at
-    least 1 and the outcome is 1, so ``S`` decreases. Likewise, ``S`` increases if it is below
-    ``-(h_t + 2)``. One step changes ``S`` by less than 1.
+    so the mean outcome differs from ``p`` by at most ``(h_T + 3) / T``. If ``S_t`` exceeds
+    ``h_t + 2``, the threshold is at least 1 and the outcome is 1, so ``S`` decreases. Likewise,
+    ``S`` increases if it is below ``-(h_t + 2)``. One step changes ``S`` by less than 1.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.

@@ -1,4 +1,7 @@
-"""`ExactQuantileLearner`: quantiles of a set of conformity scores, whose order does not matter."""
+"""`ExactQuantileLearner`: quantiles of a set of conformity scores, whose order does not matter.
+
+OCBO is [Deshpande2024].
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 `descend` updates many independent *columns* in one loop over the observations. A column is one
 threshold function. A single tracker has a column for each level, and a bank of trackers
-(`AggregatedQuantileTracker`) has a column for each level of each tracker.
+(`AggregatedQuantileTracker`) has a column for each level of each tracker. LOCBO is [Kim2024locbo],
+OCBO is [Deshpande2024], and OCBO-L is the localized form of OCBO.
 """
 
 from __future__ import annotations

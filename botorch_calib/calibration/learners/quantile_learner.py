@@ -220,7 +220,7 @@ class QuantileLearner(Module, ABC):
     def _store(self, X: Tensor, payload: Tensor) -> None:
         """Append the inputs ``X`` to ``centers``, replace the payload, and count the steps."""
         if len(X):
-            # Without localization, an empty matrix stores the width of the inputs.
+            # Without localization no inputs are stored. The empty matrix records their width.
             kept = X if self.localized else X[:0]
             self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
         setattr(self, self._payload, payload)
@@ -229,7 +229,8 @@ class QuantileLearner(Module, ABC):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Resize the buffers to the incoming shapes; load nothing if the state does not match.
 
-        In this case an error message is appended to the last of ``rest``, PyTorch's list of errors.
+        If it does not match, a message is appended to PyTorch's list of errors, the last of
+        ``rest``.
         """
         names = [name for name in self._state_names() if prefix + name in state_dict]
         incoming = {name: state_dict[prefix + name] for name in names}
