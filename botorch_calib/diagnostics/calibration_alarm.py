@@ -293,7 +293,7 @@ class CalibrationAlarm:
 def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
     """Return an alarm that has observed the ``pits``, ``n``, one by one.
 
-    With ``bounds``, ``2 x d``, the points ``X``, ``n x d``, are needed, else they are ignored.
+    With ``bounds``, ``2 x d``, the points ``X``, ``n x d``, are needed. Otherwise ``X`` is ignored.
     """
     alarm = CalibrationAlarm(bounds=bounds)
     places = [None] * len(pits) if X is None or bounds is None else X.cpu().split(1)
@@ -303,5 +303,5 @@ def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> Cal
 
 
 def _exp(log_wealth: Tensor) -> float:
-    """Compute the wealth from its logarithm; above e^700 return e^700, as it may overflow."""
+    """Return the wealth, given its logarithm, but at most e^700, to avoid an overflow."""
     return math.exp(min(float(log_wealth), 700.0))

@@ -39,7 +39,7 @@ _VAGUE = 3.0
 _NEGLIGIBLE = 0.02
 _WIDTH = 100  # of printed lines
 
-# Distance between grid points in the logarithm of the multiplier.
+# Largest distance between neighbouring grid points, in the logarithm of the multiplier.
 _STEP = 0.02
 # Log likelihoods that differ by at most this count as equal: the data then do not exclude that
 # there is no noise.
@@ -64,7 +64,7 @@ class NoiseDiagnosis:
         multiplier_interval: The multipliers at both ends of ``interval``, or None.
         level: Confidence level of the interval, in (0, 1).
         given: Whether the noise was given, as with ``train_Yvar``, instead of fitted.
-        num_observations: Number of training observations whose noise is compared.
+        num_observations: Number of training observations whose noise is diagnosed.
         prior_deviation: Prior standard deviation of the objective, as a root mean square over the
             training inputs, for comparison with the noise.
         deviations: Values of the noise at which the likelihood was evaluated, ``k``, increasing.
@@ -180,7 +180,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
             Pending points are ignored. The model is not changed.
         level: Confidence level of the interval, in (0, 1).
         task: For a multi-task model, the value of the task feature of the observations whose noise
-            is compared; None for other models.
+            is diagnosed; None for other models.
 
     Raises:
         UnsupportedError: If the model is not of one of these kinds, or its outcome transform is not
@@ -414,10 +414,10 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 
 
 def _grid(data: WhitenedTargets, drop: float) -> Tensor:
-    """Logarithms of multipliers ``m``, with distance `_STEP`, for the search.
+    """Increasing logarithms of multipliers ``m``, at most `_STEP` apart.
 
-    They range from the smallest ``m`` that rounding resolves to an ``m`` that is always rejected,
-    because its log likelihood is less than the maximum by more than ``drop``.
+    The multipliers range from the smallest ``m`` that rounding resolves to an ``m`` that is always
+    rejected, because its log likelihood is less than the maximum by more than ``drop``.
     """
     eigenvalues, squares = data
     # Rounding errors of all eigenvalues, and of their sums with m, are relative to the largest

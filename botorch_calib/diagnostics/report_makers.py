@@ -82,8 +82,8 @@ def calibration_report(
     the model as well, so the `noise_diagnosis` of an exact Gaussian process is added.
 
     Args:
-        model: A `CalibratedModel`, a BoTorch model that it supports, or an exact Gaussian process
-            of GPyTorch, with one output.
+        model: A `CalibratedModel`, a BoTorch model that a `CalibratedModel` supports, or an exact
+            Gaussian process of GPyTorch, with one output.
         X: Held-out inputs, ``n x d``; give both ``X`` and ``Y``, or neither.
         Y: Held-out observations, ``n x 1``.
         alpha: Predicted probability, in (0, 1), outside of the central intervals whose coverage is
