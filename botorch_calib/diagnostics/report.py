@@ -68,7 +68,7 @@ class CalibrationReport:
         noise: The result of `noise_diagnosis`, or None if `noise_diagnosis` does not support the
             model.
         base_name: The name of the base model in tables and figures.
-        alarms: A `CalibrationAlarm` for each of the `forecasts`, by the same names, if outcomes
+        alarms: A `CalibrationAlarm` for each of the ``forecasts``, by the same names, if outcomes
             were predicted in time order; and the alarm ``"carried"``, if the caller of
             `calibration_report` passed an alarm. The probability of a false alarm is bounded if
             each prediction was made before its outcome was known, as for ``"carried"``. It is not
@@ -92,7 +92,7 @@ class CalibrationReport:
 
     @property
     def forecasts(self) -> dict[str, ForecastScores]:
-        """Scores by name: ``"calibrated"``, unless there is no calibrator, then `base_name`."""
+        """Scores by name: ``"calibrated"``, if there is a calibrator, then ``base_name``."""
         base = {self.base_name: self.base}
         return base if self.calibrated is None else {"calibrated": self.calibrated, **base}
 

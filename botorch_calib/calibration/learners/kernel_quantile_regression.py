@@ -26,7 +26,7 @@ class ExactQuantileLearner(QuantileLearner):
     """Minimises the pinball loss of all scores, with a penalty on changes of the thresholds.
 
     The learner is meant for a calibration set: the scores of leave-one-out residuals, for example.
-    It solves OCBO eq. 11 without linearisation, by one sort (see `pinball_minimizer`). The order of
+    It solves OCBO eq. 11 without linearisation, by one sort (``pinball_minimizer``). The order of
     scores does not matter, and thresholds of neighbouring levels do not cross if the initial
     thresholds increase with the level. There is no coverage bound for adversarial scores. With a
     finite lengthscale, a score observed at ``x_i`` has the weight ``exp(-|x_i - x|^2 /
