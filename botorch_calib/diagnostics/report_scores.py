@@ -49,9 +49,9 @@ class ForecastScores:
     regions: tuple[RegionCoverage, ...]  # coverage in each cell; empty if the inputs are unknown
     pits: Tensor  # predicted probabilities of a value below the observation, n, in time order
     covered: Tensor  # whether each observation is inside the central interval, n
-    mean_width: float | None = None  # of the central interval
+    mean_width: float | None = None  # mean width of the central interval
     mean_deviation: float | None = None  # mean predicted standard deviation
-    mean_interval_score: float | None = None  # of the central interval
+    mean_interval_score: float | None = None  # mean interval score of the central interval
     mean_crps: float | None = None  # mean continuous ranked probability score
 
     @property
