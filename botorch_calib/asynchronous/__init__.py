@@ -1,4 +1,4 @@
-"""Asynchronous optimization: evaluate in parallel, and choose queries while others are pending."""
+"""Asynchronous optimization: parallel evaluations, and queries chosen while others are pending."""
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer

@@ -1,4 +1,7 @@
-"""Queries that do not depend on observed values: Sobol points or random choices."""
+"""Space-filling designs: queries that are chosen without a model of the objective.
+
+The queries are points of a Sobol sequence in a box, or given points (choices) in random order.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,22 @@ from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.region import LinearConstraints, Region
 
-# Maximum number of candidates for one query; after failures, the safest candidate is chosen.
+# A query in a box is the first new point among this many points of the sequence. After failures, a
+# query is the safest of at most this many new points.
 ALTERNATIVES = 8
-# Choices are compared with earlier queries in blocks of this size. One block is usually enough.
+# Points are compared with earlier queries in blocks of this size, to save memory. One block is
+# usually enough.
 MOST_COMPARED = 1024
-# Minimum number of points per draw under linear constraints.
+# At least this many points are drawn at once under linear constraints.
 LEAST_DRAWN = 128
 
 
 @dataclass(frozen=True)
 class Design:
-    """A sequence of scrambled Sobol points in a box, or of given points in random order."""
+    """A sequence of scrambled Sobol points in a box, or of given points in random order.
+
+    With linear constraints, the points are spread over the feasible part of the box.
+    """
 
     bounds: Tensor  # 2 x d
     seed: int  # seed of the scrambling or of the random order
@@ -36,11 +44,13 @@ class Design:
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
-        """Return a point of shape ``d`` that is not in ``asked``, ``n x d``; None if none is found.
+        """Return a new point of shape ``d``, or None if no new point is found.
 
-        In a box it is point number ``count`` of the sequence, or the next new point. With
-        ``choices`` it is a random new choice. With ``feasibility`` it is the `safest` of several
-        new points, which come from a different sequence for each ``count``, to avoid repetitions.
+        A point is new if it is not among the queries ``asked``, ``n x d``. Without ``feasibility``
+        (the model of failures) the result is the first new point from point number ``count`` of the
+        sequence on or, with ``choices``, a random new choice. With ``feasibility`` the result is
+        the `Feasibility.safest` of up to `ALTERNATIVES` new points. These are from a different
+        sequence for each ``count``, so that the same points are not considered again.
         """
         if self.choices is None and feasibility is None:
             points = self.sample(ALTERNATIVES, count)
@@ -55,13 +65,17 @@ class Design:
         return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
-        """Return points ``num x d`` after the first ``skip``; given points repeat in order."""
+        """Return ``num`` points of the sequence, ``num x d``, after its first ``skip`` points.
+
+        The sequence of given points repeats itself after the last point.
+        """
         if self.choices is not None:
             generator = torch.Generator().manual_seed(self.seed)
             order = torch.randperm(len(self.choices), generator=generator)
             return self.choices[order[torch.arange(skip, skip + num) % len(order)]]
         if self.linear is not None:
-            # The points depend on the number drawn: a power of two, so that they rarely change.
+            # Points that meet the constraints depend on the number drawn. The number is a power of
+            # two, so that calls with different `skip` rarely get points of different sequences.
             drawn = max(LEAST_DRAWN, 1 << (num + skip - 1).bit_length())
             with random_stream(self.seed):
                 points = Region(with_features(self.bounds, self.fixed), self.linear).sample(drawn)
@@ -73,7 +87,7 @@ class Design:
 
 
 def with_features(points: Tensor, fixed: Mapping[int, float]) -> Tensor:
-    """Return a copy of points ``... x d`` in which the columns in ``fixed`` have its values."""
+    """Return a copy of ``points``, ``... x d``, whose column ``i`` is ``fixed[i]``, if given."""
     points = points.clone()
     for column, value in fixed.items():
         points[..., column] = value

@@ -1,4 +1,8 @@
-"""Queries that fail or hang: a model of failures, and how the search avoids them."""
+"""Queries that fail or hang: a model of failures, and how the search avoids failures.
+
+A query is *lost* if it has failed or, unless the strategy censors it, expired (see
+`DelayStrategy.lost_statuses`). Points are in the box ``bounds``, ``2 x d``.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +26,42 @@ from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.models.process import like, observed_process
 from botorch_calib.robust.contexts import pairwise_distances
 
-# A point repeats a failed query if it is closer than this in every coordinate, in units of the box.
+# A point repeats a failed query if the two differ by at most this in every coordinate, as a
+# fraction of the width of the box.
 SAME = 1e-6
-# Factor from the predicted risk of a pending query to its degree of failure.
+# A pending query whose predicted label (1 for a value, 0 for a failure) is at least `SAFE` does not
+# count as a failure. With a smaller label ``p`` it counts as a failure to the degree ``RISK (1 -
+# p)``, or fully if this exceeds 1.
 RISK = 4.0
-# A pending query with a predicted label of at least this does not count as a failure.
 SAFE = 0.999
-# Maximum excess of queries near failures over other queries, counted after the best query.
+# Once queries near failures outnumber other queries by this number, counted after the best query,
+# the next query keeps away from failures: see `borders_are_overdrawn`.
 PATIENCE = 5
 
-# Candidate lengthscales, in units of the box times the square root of the dimension.
+# Candidate lengthscales of `Feasibility`, in units of the box times the square root of the
+# dimension.
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
 # Noise variance of labels, in units of the prior variance. It lets labels of neighbours differ.
 NOISE = 1e-2
 
-# Factor of ``M`` in the rule of `hanging_places`.
+# A trial hangs if more than ``W + OVERDUE M`` trials have overtaken it: see `hanging_places`.
 OVERDUE = 4
 
 # A point is at the border of a failure, or near the failure, if its distance is less than this. The
 # unit is the width of the box times the square root of the dimension.
 BORDER = 0.1
-# Width of the step in the score as a function of the prediction.
+# The score of `Feasibility` increases from 0.16 to 0.84 while the predicted label increases from
+# `WIDTH` below the threshold to `WIDTH` above it.
 WIDTH = 0.1
 # Number of lost evaluations after which the threshold of the score is half way from 1/2 to 1.
 CAUTION = 4.0
 
 
 def are_near(X: Tensor, failures: Tensor) -> Tensor:
-    """Return ``n x m`` flags: points ``n x d`` of the unit cube are near failures ``m x d``."""
+    """Return whether each point ``X``, ``n x d``, is near each failure, ``m x d``, as ``n x m``.
+
+    Points and failures are in the unit cube. For "near" see `BORDER`.
+    """
     return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
 
 
@@ -59,21 +71,26 @@ class Feasibility:
     The label of a query is 1 if its value has arrived and 0 if it has failed. Labels are modeled by
     a Gaussian process with mean 1 (untried queries succeed) and an isotropic Matern-5/2 kernel over
     the unit cube. The lengthscale is the element of `LENGTHSCALES` that maximizes the likelihood.
-    Let ``r`` be the labels less 1, ``K`` their correlation matrix with `NOISE` added to the
-    diagonal, and ``k(x)`` their correlations with ``x``. The prediction is ``p(x) = 1 + k(x)'
-    K^{-1} r``. The variance that maximizes the likelihood is ``r'K^{-1}r / n``, and the log
-    likelihood is then ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``, up to a constant.
+    Let ``r`` be the labels minus 1, ``K`` the correlation matrix of the labels with `NOISE` added
+    to the diagonal, and ``k(x)`` their correlations with the label at ``x``. The predicted label is
+    ``p(x) = 1 + k(x)' K^{-1} r``. The prior variance that maximizes the likelihood is ``r' K^{-1} r
+    / n``, and the log likelihood is then ``-n/2 log(r' K^{-1} r / n) - 1/2 log det K``, up to a
+    constant.
 
     ``p`` is near 1/2 half way between a value and a failure. The score of a query is
 
         ``Phi((p(x) - t) / 0.1)``  with  ``t = 1 - 1 / (2 (1 + F / 4))``
 
-    after failures that cost ``F`` evaluations. At first the search halves its distance to a failing
-    region with each query, as the best point may be on the border of the region. With more losses
-    it stays closer to successful queries.
+    after failures that cost ``F`` evaluations. At first ``t`` is near 1/2, so the search halves its
+    distance to a failing region with each query, as the best point may be on the border of the
+    region. With a larger ``F`` it stays closer to successful queries.
 
-    ``failed`` has, for each of the queries ``X``, ``n x d``, a boolean or a degree of failure in
-    [0, 1]. At least one query has failed. The ``cost`` is ``F``.
+    Args:
+        X: Queries, ``n x d``, that have failed or returned a value.
+        failed: For each query a boolean, or a degree of failure in [0, 1], of shape ``n``. At least
+            one query has failed.
+        bounds: The box, ``2 x d``.
+        cost: ``F``, the number of evaluations that the failures have cost.
     """
 
     def __init__(self, X: Tensor, failed: Tensor, bounds: Tensor, cost: float) -> None:
@@ -94,21 +111,24 @@ class Feasibility:
         self.weights = torch.linalg.solve_triangular(L[best].mT, whitened[best], upper=True)
 
     def predict(self, X: Tensor) -> Tensor:
-        """The predicted label at ``X``, ``batch_shape x d``, of shape ``batch_shape``."""
+        """The predicted labels ``p`` at the points ``X``, ``batch_shape x d``: ``batch_shape``."""
         unit = normalize(X.to(self.bounds), self.bounds)
         k = _matern(pairwise_distances(unit, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
 
     def score(self, X: Tensor) -> Tensor:
-        """The score, in [0, 1], of ``X``, ``batch_shape x d``: a factor on expected gains."""
+        """The scores, in [0, 1], of the points ``X``, ``batch_shape x d``: ``batch_shape``.
+
+        A score is used as a factor of the gain that is expected at the point.
+        """
         return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
 
     def are_at_border(self, X: Tensor) -> Tensor:
-        """Return ``n`` flags: points ``n x d`` are at the border of any failure."""
+        """Return, for each point of ``X``, ``n x d``, whether it is at the border of a failure."""
         return are_near(normalize(X, self.bounds), self.failures).any(dim=-1)
 
     def safest(self, X: Tensor) -> Tensor:
-        """Return the point with the largest prediction, of shape ``d``, among ``n x d`` points.
+        """Return the point of ``X``, ``n x d``, with the largest predicted label, of shape ``d``.
 
         Points at the border of a failure are left out, unless all points are at a border.
         """
@@ -119,8 +139,10 @@ class Feasibility:
 class FeasibleAcquisition(AcquisitionFunction):
     """An acquisition function that values a failure as much as a ``poor`` outcome.
 
-    With the score ``s``, a value ``a > poor`` becomes ``poor + s (a - poor)``. If ``poor`` is None,
-    ``a`` is the logarithm of an improvement and becomes ``a + log(s)``.
+    At each point, let ``a`` be the value of ``acqf`` and ``s`` the score of ``feasibility``, in
+    [0, 1]. If ``poor`` is a number, it is in units of ``a``: ``a > poor`` becomes ``poor + s (a -
+    poor)``, and ``a <= poor`` stays. If ``poor`` is None, ``a`` must be the logarithm of an
+    improvement, and becomes ``a + log(s)``.
     """
 
     def __init__(
@@ -146,18 +168,24 @@ def _matern(distances: Tensor) -> Tensor:
 
 
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
-    """The queries ``n x d`` of trials in the ``wanted`` states, ordered by id."""
+    """The queries ``n x d`` of all trials in the ``wanted`` states at ``now``, ordered by id."""
     return ledger.queries(now)[are_among(ledger.statuses(now), wanted)]
 
 
 def have_failed(points: Tensor, failed: Tensor, bounds: Tensor) -> Tensor:
-    """Return ``batch_shape`` flags: points ``batch_shape x d`` repeat a query of ``failed``."""
+    """Return whether each point repeats a failed query (see `SAME`), of shape ``batch_shape``.
+
+    The points are ``batch_shape x d``, the failed queries ``n x d``, and the bounds ``2 x d``.
+    """
     scale = bounds[1] - bounds[0]
     return is_any_of(points / scale, failed / scale, SAME)
 
 
 def poor_value(ledger: FeedbackLedger, now: float) -> float:
-    """The mean of the values minus their standard deviation; if minimized, values are negated."""
+    """The mean of the values observed by ``now``, minus their standard deviation.
+
+    If the objective is minimized, the values are negated first, so a smaller result is worse.
+    """
     _, Y = ledger.to_observations(now)
     return float((Y if ledger.maximize else -Y).mean() - Y.std())
 
@@ -165,10 +193,11 @@ def poor_value(ledger: FeedbackLedger, now: float) -> float:
 def with_failures_imputed(
     model: Model, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
 ) -> Model:
-    """Return the model, conditioned at lost queries on `poor_value` or its prediction, if worse.
+    """Return the model, conditioned on imputed values of lost queries if the strategy imputes them.
 
-    The worst observed value would distort a smooth model near the failing region, where the best
-    point may be. With the mean, the search would return to the region two or three times as often.
+    An imputed value is the worse of `poor_value` and the model's prediction. The worst observed
+    value would distort a smooth model near the failing region, where the best point may be. With
+    the mean of the values, the search would return to the region two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
@@ -183,12 +212,12 @@ def with_failures_imputed(
 def feasibility_of(
     ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
 ) -> Feasibility | None:
-    """The model of failures; None if no query has failed or the strategy ignores failures.
+    """The model of failures at ``now``; None without lost queries, or if failures are ignored.
 
-    A pending query with a prediction ``p < SAFE`` counts partly as a failure, with the degree
-    ``min(1, RISK (1 - p))``. Without this, ten workers would try one border at once, and up to
-    nearly twice as many queries would fail. With the full degree 1, failures unrelated to the query
-    would drive the search away from the best pending queries.
+    A pending query with a predicted label ``p < SAFE`` counts as a failure to the degree ``min(1,
+    RISK (1 - p))``. If pending queries did not count, ten workers would try one border at once, and
+    up to nearly twice as many queries would fail. If all of them counted fully, failures unrelated
+    to the query would drive the search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = are_among(statuses, strategy.lost_statuses)
@@ -197,7 +226,8 @@ def feasibility_of(
     has_value = are_among(statuses, (TrialStatus.OBSERVED,))
     is_pending = are_among(statuses, (TrialStatus.PENDING,))
     X, known = ledger.queries(now), lost | has_value
-    # A failure costs one evaluation, or more if it took longer than every value.
+    # A failure costs one evaluation. If it took longer than every value, it costs more, in
+    # proportion to its time, which is measured as a number of queries.
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     cost = float((waits[lost] / longest).clamp_min(1.0).sum())
@@ -214,12 +244,13 @@ def feasibility_of(
 def borders_are_overdrawn(
     ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
 ) -> bool:
-    """Whether the next query must keep away from failures, after many queries near them.
+    """Whether the next query must keep away from failures, after many queries near failures.
 
     A count starts at 0 after the best query. Each later query, pending or not, adds 1 to the count
-    if it failed or was within `BORDER` of an earlier failure; otherwise it subtracts 1, down to 0.
-    If queries at a count of `PATIENCE` keep away and do not fail, at most ``(PATIENCE + T) / 2`` of
-    ``T`` successive queries are near failures or fail, and at most `PATIENCE` in a row.
+    if it is lost or was within `BORDER` of a query that is lost and was submitted earlier.
+    Otherwise it subtracts 1, down to 0. The result is whether the count has reached `PATIENCE`. If
+    the next query then keeps away from failures and does not fail, at most ``(PATIENCE + T) / 2``
+    of ``T`` successive queries are near failures or fail, and at most `PATIENCE` in a row.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
@@ -236,20 +267,23 @@ def borders_are_overdrawn(
 
 
 def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
-    """Indices of trials without a value that far more trials have overtaken than any before.
+    """Indices of the trials that hang: far more later trials than usual have overtaken them.
 
-    A trial overtakes an earlier one if it was not submitted before it, and its value arrived no
-    later. If ``W`` evaluations of similar length run in parallel, fewer than ``W`` of them overtake
-    the same trial, while every evaluation that other workers finish overtakes a hanging trial. A
-    trial is hanging if more than ``W + 4 M`` trials have overtaken it. ``W`` is the largest number
-    of trials that were without a value at the same time since it was submitted. ``M`` is the
-    largest number of trials that have overtaken a trial with a value: it grows with the spread of
-    the lengths. Only the order of times matters, so pauses and batches do not.
+    A later trial overtakes an earlier trial if the later trial's value has arrived, and the earlier
+    trial's value has not, or not before it. If ``W`` evaluations of similar length run in parallel,
+    fewer than ``W`` of them overtake the same trial, while every evaluation that other workers
+    finish overtakes a hanging trial. A trial without a value hangs if more than ``W + 4 M`` trials
+    have overtaken it. Here ``W`` is the largest number of trials that were without a value at the
+    same time, since the trial was submitted. ``M`` is the largest number of trials that have
+    overtaken a trial with a value, and increases with the spread of the evaluations' lengths. Only
+    the order of times matters, so pauses between evaluations have no effect.
 
     Trials that are merely slow seldom hang by this rule. In the tests at most 10 of 1,800 trials do
     for a while, with log-normal lengths (``sigma`` of 0.5 and 1) and two, four or twenty workers.
 
-    Times of submission are in increasing order; times of arrival are infinite without a value.
+    Args:
+        submitted: Times of submission, ``n``, in increasing order.
+        arrived: Times of arrival of the values, ``n``; infinity for trials without a value.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)
@@ -268,9 +302,10 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
 
 
 def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
-    """Ids of the pending trials of a ledger at ``now`` that are hanging (`hanging_places`).
+    """Ids of the pending trials of a ledger at ``now`` that hang, by the rule of `hanging_places`.
 
-    Failed trials, expired trials and trials recorded with a value do not count.
+    The rule compares only pending trials and trials with values. Trials that have failed or expired
+    are left out, and so are trials whose value was recorded at their submission.
     """
     if not len(ledger.pending(now)):
         return []
@@ -282,16 +317,16 @@ def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
     ]
     places = hanging_places(
         [trial.submitted_at for trial in trials],
-        # A value with a time of arrival after ``now`` has not arrived.
+        # A value that arrives after ``now`` has no time of arrival in `trials_at`.
         [math.inf if trial.observed_at is None else trial.observed_at for trial in trials],
     )
     return [trials[place].id for place in places]
 
 
 def with_hanging_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:
-    """Return the ledger or, if trials are hanging, a copy in which these trials have failed.
+    """Return the ledger or, if trials hang (`hanging`), a copy in which they have failed.
 
-    Trials whose value is recorded ahead of time, as in simulations, stay pending.
+    A hanging trial stays pending if its value is recorded ahead of time, as in simulations.
     """
     late = hanging(ledger, now)
     if not late:

@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 TICK = 1.0  # maximum wait in seconds; on some platforms ctrl-C takes effect only after a wait
 
-# Ledgers that runs in this process use: paths of files, and ``id()`` of ledgers in memory.
+# Ledgers of the runs that are under way in this process: the path of a ledger in a file, or the
+# ``id()`` of a ledger in memory. A second run with the same ledger raises an error.
 _IN_USE: set[Path | int] = set()
 
 
@@ -36,13 +37,14 @@ class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
     A query is recorded before its evaluation starts. A value is recorded when it arrives, even
-    while the next query is being chosen. A run with the same file continues an interrupted run.
+    while the next query is being chosen. A run with a ledger in the same file continues an
+    interrupted run.
 
     **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
     process dies or exceeds the time limit of a `PebbleExecutor`; other trials continue. Other
-    process pools break as a whole when one process dies. If ``executor`` is a function, it then
-    makes a new pool, and the trials that were running are evaluated again, one at a time. A trial
-    that breaks a pool a second time fails.
+    process pools, such as a ``ProcessPoolExecutor``, break as a whole when one process dies. If
+    ``executor`` is a function, the run then calls it to make a new pool, and the trials that were
+    running are evaluated again, one at a time. A trial that breaks a pool a second time fails.
 
     **How a run ends early.** Ctrl-C, an error in ``propose`` or a lost executor, such as a closed
     Dask client, ends the run with an exception. Trials that were running stay pending, and the next
@@ -56,18 +58,20 @@ class AsynchronousOptimizer:
             torch's threads may deadlock: ``ProcessPoolExecutor`` needs
             ``mp_context=multiprocessing.get_context("spawn")``.
         objective: The function to optimize. Its argument is a float64 array of shape ``d``, which
-            it may modify. It returns a finite real number, which may be a tensor or array of one
-            element, or a dict of arguments of `FeedbackLedger.tell`, such as ``"y"`` and
-            ``"yvar"``. It must be picklable for process pools.
+            it may modify. It returns a finite real number (also as a tensor or array of one
+            element), or a dict of arguments of `FeedbackLedger.tell`, such as ``"y"`` and
+            ``"yvar"``. For process pools the function must be picklable.
         ledger: The ledger in which trials are recorded.
         propose: A function that chooses the next query, such as a `DelayAwareProposer`. It maps the
-            ledger to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, in the thread
-            that calls `run`. If a decision has several outcomes, the objective must return them.
+            ledger to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, and is called in
+            the thread that calls `run`. If a `DecidedQuery` is for a decision on several outcomes,
+            the objective must return the outcomes.
         max_parallel: Maximum number of evaluations that run at the same time.
         max_consecutive_failures: Number of failures in a row after which the run raises an error.
-        callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
-            after each evaluation that has returned a value or failed. If a callback returns True,
-            no further evaluation starts. Errors in callbacks are logged, and the run continues.
+        callbacks: Functions of the ledger and the `Trial` whose evaluation has ended, with a value
+            or a failure. They are called in the thread that calls `run`. If a callback returns
+            True, no further evaluation starts. Errors in callbacks are logged, and the run
+            continues.
 
     Raises:
         InputDataError: If an argument is malformed.
@@ -117,10 +121,11 @@ class AsynchronousOptimizer:
         """Run evaluations until the ledger has enough resolved trials or the time is up.
 
         A trial is resolved when it has failed or its value has arrived, even if the value arrived
-        too late to be used. The run waits for evaluations that have started.
+        too late to be used. Evaluations that have started before the time is up are completed.
 
         Args:
-            num_evaluations: Number of resolved trials, including earlier runs (None: no limit).
+            num_evaluations: Number of resolved trials in the ledger at which the run ends,
+                including trials of earlier runs (None: no limit).
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no evaluation starts (None: no limit).
 
@@ -153,7 +158,11 @@ class AsynchronousOptimizer:
 
 
 class _Run:
-    """One call of `AsynchronousOptimizer.run`; ``deadline`` is a time on the monotonic clock."""
+    """One call of `AsynchronousOptimizer.run`.
+
+    The run ends when the ledger has ``goal`` resolved trials, and starts no evaluation after
+    ``deadline``, a time of ``time.monotonic()``. Both limits may be infinite.
+    """
 
     def __init__(
         self, optimizer: AsynchronousOptimizer, goal: float, deadline: float, progress: bool
@@ -163,12 +172,14 @@ class _Run:
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
-        # Futures of ended evaluations and their errors, added by the executor's threads. If ctrl-C
-        # interrupts `concurrent.futures.wait`, a lock may stay locked; `SimpleQueue.get` is safe.
+        # Futures of ended evaluations and their errors (or None), added by the executor's threads.
+        # The main thread waits for this queue, because ctrl-C may interrupt `SimpleQueue.get`
+        # safely, while an interrupted `concurrent.futures.wait` may leave a lock locked.
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
         # Trials to evaluate before new ones are chosen; initially, pending trials of earlier runs.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
-        # Ids of trials that were running when an executor broke. One of them may have broken it.
+        # Ids of trials that were running when an executor broke. One of these trials may have
+        # broken it, so they are evaluated one at a time.
         self._suspects: set[int] = set()
         self._num_failures_in_a_row = 0
         self._resolved: set[int] = set()
@@ -190,7 +201,10 @@ class _Run:
                 self._shut_down(wait=is_complete)
 
     def _advance(self) -> bool:
-        """Process ended evaluations, then start one or wait; return False if the run has ended."""
+        """Process ended evaluations, then start an evaluation or wait until one ends.
+
+        The wait takes at most `TICK` seconds. Return False if the run has ended, else True.
+        """
         while not self._ended.empty():
             self._settle(*self._ended.get())
         self._look_for_resolved()
@@ -205,7 +219,7 @@ class _Run:
         return True
 
     def _look_for_resolved(self) -> None:
-        """Update the resolved and the waiting trials, as users may also resolve trials by hand."""
+        """Update which trials are resolved or waiting, as users may also resolve trials by hand."""
         for trial_id in set(range(len(self._ledger))) - self._resolved:
             trial = self._ledger[trial_id]
             if trial.y is not None or trial.status is TrialStatus.FAILED:
@@ -230,17 +244,22 @@ class _Run:
     def _start(self) -> None:
         optimizer = self._optimizer
         trial = self._waiting.popleft() if self._waiting else self._ledger.ask(optimizer.propose)
-        # The objective may modify its argument.
+        # The objective gets a copy of the query, as it may modify its argument.
         future = self._submit(optimizer.objective, trial.x.clone().numpy())
         self._running[future] = trial
         future.add_done_callback(partial(self._on_done, trial))
 
     def _submit(self, *call: Any) -> Future[Any]:
-        """Submit a call to the executor; a lost executor is replaced, if possible."""
+        """Submit a ``call``, a function and its arguments, to the executor; return its future.
+
+        If the executor is lost, it is replaced, or ``EvaluationError`` is raised if it was not made
+        by this run.
+        """
         try:
             return self._executor.submit(*call)
         except Exception as error:
-            # In Python 3.11, a worker that was starting while the pool broke never ends by itself.
+            # In Python 3.11, a worker that was starting while the pool broke never ends by itself,
+            # so it is terminated here.
             workers = getattr(self._executor, "_processes", None)
             if isinstance(error, BrokenExecutor) and isinstance(workers, dict):
                 for worker in [*workers.values()]:
@@ -255,11 +274,14 @@ class _Run:
         return self._executor.submit(*call)
 
     def _shut_down(self, wait: bool) -> None:
-        with suppress(Exception):  # the executor may be lost, such as with a closed Dask client
+        with suppress(Exception):  # a lost executor may raise errors, as with a closed Dask client
             self._executor.shutdown(wait=wait)
 
     def _open_executor(self) -> None:
-        """Make an executor, unless one is given; check that its workers can load the objective."""
+        """Make an executor, unless one is given; check that its workers can load the objective.
+
+        If they cannot, ``EvaluationError`` is raised.
+        """
         if not self._is_given:
             made = self._optimizer.executor()  # type: ignore[operator]
             self._executor = check_instance("executor()", made, Executor)
@@ -275,7 +297,8 @@ class _Run:
     def _on_done(self, trial: Trial, future: Future[Any]) -> None:
         """Record the value of an ended evaluation, in the executor's thread.
 
-        The main thread may be busy at this time. It handles errors, as ctrl-C may be their cause.
+        The value is recorded here, because the main thread may be busy for a long time. An error is
+        left to the main thread, which must end the run if the cause is ctrl-C.
         """
         try:
             result = future.result()
@@ -285,7 +308,10 @@ class _Run:
             self._ended.put((future, self._record(trial, result)))
 
     def _record(self, trial: Trial, result: object) -> Exception | None:
-        """Record the objective's result if the trial is unresolved; return the error if any."""
+        """Record the objective's result if the trial is unresolved.
+
+        Return None, or the error if the result cannot be recorded, such as a malformed result.
+        """
         arguments = result if isinstance(result, Mapping) else {"y": result}
         try:
             self._ledger.tell(trial.id, **arguments)
@@ -300,7 +326,10 @@ class _Run:
         return None
 
     def _settle(self, future: Future[Any], error: BaseException | None) -> None:
-        """Handle an ended evaluation, whose value, if any, has already been recorded."""
+        """Handle an ended evaluation, whose value, if any, has already been recorded.
+
+        ``error`` is the exception that the evaluation or the recording raised, or None.
+        """
         trial = self._running.pop(future)
         if isinstance(error, (LedgerError, KeyboardInterrupt)):
             raise error
@@ -313,7 +342,7 @@ class _Run:
             logger.warning("Trial %d runs again: %s", trial.id, _describe(error))
             self._suspects.add(trial.id)
             self._waiting.appendleft(trial)
-            self._submit(callable, None)  # replaces a broken executor
+            self._submit(callable, None)  # a call without effect, which replaces a broken executor
             return
         if error is None:
             self._num_failures_in_a_row = 0

@@ -21,15 +21,16 @@ _START = str(Path(__file__).with_name("worker_start.py"))
 class PebbleExecutor(Executor):
     """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit per call.
 
-    If a process dies, or exceeds the time limit and is killed, only its call is lost, and the
-    process is replaced. Processes are spawned, since torch's threads may deadlock forked processes.
-    When a process ends, the programs that it has started are killed, except on Windows and except
-    for programs in another session.
+    If a process dies, or exceeds the time limit and is killed, only its call is lost: the call's
+    future raises an error, and the process is replaced. Processes are spawned, since torch's
+    threads may deadlock forked processes. When a process ends, the programs that it has started are
+    killed, except on Windows and except for programs that have begun a session of their own.
 
     Args:
         max_workers: Number of processes.
-        timeout: Time limit of a call in seconds, from its start in a process (None: no limit).
-        pool: Arguments of ``ProcessPool``, such as ``max_tasks=1`` for a new process per call.
+        timeout: Time limit of each call in seconds, from its start in a process (None: no limit).
+        pool: Further arguments of Pebble's ``ProcessPool``, such as ``initializer``, or
+            ``max_tasks=1`` for a new process per call.
 
     Example:
         >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
@@ -44,14 +45,17 @@ class PebbleExecutor(Executor):
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Schedule a call of ``fn`` in a process; return the future of its result."""
+        """Schedule ``fn(*args, **kwargs)`` in a process; return the future of its result."""
         future = self._pool.schedule(fn, args, kwargs, self._timeout)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for all calls; with ``wait=False`` or ``cancel_futures``, kill the processes."""
+        """Wait for all calls, then end the processes.
+
+        With ``wait=False`` or ``cancel_futures``, kill the processes at once; their calls are lost.
+        """
         self._pool.close() if wait and not cancel_futures else self._pool.stop()
         self._pool.join()
         # Pebble never completes the futures of calls that were scheduled while its pool broke.
@@ -61,25 +65,28 @@ class PebbleExecutor(Executor):
 
 class _Spawn(SpawnContext):
     class Process(SpawnProcess):
-        """A process whose programs are killed once Pebble finds that the process has ended."""
+        """A worker process whose child programs are killed once Pebble finds that it has ended."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            # The worker can unpickle a `SpawnProcess` without importing torch.
+            # This class is pickled as its base class, because a worker that unpickled this class
+            # would import this package, and torch with it.
             return object.__new__, (SpawnProcess,), self.__dict__
 
         def is_alive(self) -> bool:
             is_alive = super().is_alive()
             if not is_alive and self.pid is not None and hasattr(os, "killpg"):
-                with suppress(OSError):  # the group has usually ended
+                with suppress(OSError):  # usually no process of the group is left
                     os.killpg(self.pid, signal.SIGKILL)
             return is_alive
 
 
 class _SpawnForGood(_Spawn):
     class Process(_Spawn.Process):
-        """A process that reports exit code 0, such as after a Fortran ``STOP``, as 256, an error.
+        """A worker process that reports the exit code 0 as 256, which Pebble treats as an error.
 
-        Pools with ``max_tasks`` cannot use it, because their processes end regularly.
+        An objective that ends its process with code 0, as a Fortran ``STOP`` does, then counts as a
+        failure. With ``max_tasks`` this class is not used, because such pools end their processes
+        regularly.
         """
 
         @property

@@ -52,10 +52,13 @@ from botorch_calib.posteriors.outcome_maps import Affine
 
 Features = Mapping[int, float]
 
-# Purposes of random numbers. A purpose and the seed, and most often a count, identify a stream.
+# Purposes of random numbers. The seed, a purpose and, for most purposes, the number of queries or
+# values so far determine the random numbers.
 DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD, TURN = range(7)
 
-# Maximum number of choices for a joint draw, whose cost is cubic, unless the user has requested it.
+# A Thompson sample at `choices` is a joint draw at all choices, whose cost is cubic. With more
+# choices than this, a function on the whole box is drawn instead, unless the user has requested
+# Thompson sampling, by ``strategy="ts"``.
 MOST_JOINT = 2000
 
 
@@ -65,7 +68,8 @@ class SearchSettings:
 
     Args:
         num_restarts: Number of starting points of the gradient-based search.
-        raw_samples: Number of points from which the starting points are chosen.
+        raw_samples: Number of points from which the starting points are chosen, at least
+            ``num_restarts``.
         seed: Seed of all random numbers of the proposer, including its initial design and its fits.
             Torch's global random state is neither used nor changed.
 
@@ -97,14 +101,16 @@ class DelayAwareProposer:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
             model of the default ``fit`` is on the device of the tensor; a GPU is faster from about
             two thousand values on. Queries and values are on the CPU.
-        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
-            for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy` (see its table).
-        fit: A function of ``X`` (``n x d``) and ``Y`` (``n x 1``) that returns a fitted model, in
-            any precision, calibrated or not. If it has a parameter ``Yvar`` (``n x 1``, NaN if
-            unknown), it gets the noise variances, if the ledger has any. The default fits a
-            ``SingleTaskGP`` with normalized inputs and standardized outcomes, and uses ``Yvar``.
-            With at least 100 values, a fit starts from the result for about half of them.
-        num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
+        strategy: How pending and failed queries are handled: ``"hallucinate"`` for GP-BUCB with
+            ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"`` for GP-TS-SDF, each with
+            ``spread_beyond=20``; or a `DelayStrategy` (see its table).
+        fit: A function of ``X`` (``n x d``) and ``Y`` (``n x 1``), in order of arrival, that
+            returns a fitted model, in any precision, calibrated or not. If the function has a
+            parameter ``Yvar`` and the ledger has noise variances, it gets these too (``n x 1``, NaN
+            if unknown). The default fits a ``SingleTaskGP`` with normalized inputs and standardized
+            outcomes, and uses ``Yvar``. With at least 100 values, its search for hyperparameters
+            starts from the result for about the first half of the values.
+        num_initial: Least number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Candidate points that replace the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
             context; or a function of the ledger that returns these values. They may be outside of
@@ -170,7 +176,8 @@ class DelayAwareProposer:
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """Return the next query, given a ledger of the queries so far.
 
-        The ledger records ``maximize``, if it is not None, and is otherwise only read.
+        If the argument ``maximize`` of the proposer is not None, the ledger records it. Otherwise
+        the ledger is only read: the query is not recorded.
 
         Returns:
             A point of the box or of ``choices``, including fixed features: a vector of length
@@ -184,9 +191,9 @@ class DelayAwareProposer:
             InfeasibilityError: If no point of the box meets the linear constraints.
 
         Warns:
-            InputDataWarning: If no query with a value is in the box (with ``choices``: no choice);
-                if the ``censor_value`` is better than all observed values; or if ``fit`` does not
-                use the known noise variances.
+            InputDataWarning: If no query with a value is in the box (with ``choices``: if no choice
+                is in the box); if the ledger's ``censor_value`` is better than all observed values;
+                or if ``fit`` does not use the known noise variances.
         """
         if check_instance("ledger", ledger, FeedbackLedger).dim != self.dim:
             raise BotorchTensorDimensionError(
@@ -218,7 +225,8 @@ class DelayAwareProposer:
         if place is not None:
             design, asked = self._design(SPREAD, fixed, choices), ledger.queries()
             spread = design.new_point(place, asked, feasibility)
-            # If failures are all over the box, every point is near one, and the model chooses.
+            # If failures are all over the box, every point is near a failure. Then no point of the
+            # design keeps away from failures, and the model chooses the query.
             if spread is not None and not (avoided and avoided.are_at_border(spread[None])):
                 return spread
         model = self._ledger_model(ledger, now, strategy)
@@ -234,7 +242,10 @@ class DelayAwareProposer:
         return Design(self.bounds, seed, fixed, choices, self.region.linear)
 
     def _choices_left(self, fixed: Features, failed: Tensor) -> Tensor | None:
-        """The choices, with the fixed features, that meet the constraints and have not failed."""
+        """The choices ``n x d`` that meet the constraints and have not failed; None for a box.
+
+        The choices have the values of ``fixed``; ``failed``, ``m x d``, has the failed queries.
+        """
         if self.choices is None:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
@@ -248,19 +259,27 @@ class DelayAwareProposer:
         return left
 
     def _leaves_borders(self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> bool:
-        """Whether a design point away from failures, if there is one, must be the next query."""
+        """Whether the next query must be a point of the design away from failures, if possible."""
         return borders_are_overdrawn(ledger, now, strategy, self.bounds)
 
     def _place_among_spread(self, count: int) -> int | None:
-        """The index of query ``count`` in the space-filling design, or None: the model chooses."""
+        """The index in the space-filling design of query number ``count``.
+
+        It is None for the other half of the queries, which the model chooses.
+        """
         if not callable(self.fixed_features):
             return None if count % 2 else count // 2
-        # At random: if two contexts alternate, every second query has the same context.
+        # The turn is random: if two contexts alternated, every second query would have the same
+        # context, so the design would have points in one context only.
         is_spread = derived_seed(self.search.seed, TURN, count) % 2 == 0
         return count if is_spread else None
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
-        """Raise if the variance of the values overflows; warn if no point is within the bounds."""
+        """Raise if the variance of the values overflows; warn if no point is within the bounds.
+
+        The points are the choices or, without choices, the queries with values by ``now``. Columns
+        in ``fixed`` may be out of bounds.
+        """
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
             worst = max(ledger.trials_at(now), key=lambda trial: abs(trial.y or 0.0))
@@ -311,7 +330,7 @@ class DelayAwareProposer:
             return bound()
         is_asked_for = self.strategy.acquisition == "ts"
         if not is_asked_for and choices is not None and len(choices) > MOST_JOINT:
-            choices = None  # draw over the box instead
+            choices = None  # draw a function on the box instead
         seed = derived_seed(self.search.seed, DRAW, len(ledger))
         try:
             return DelayedThompsonSampling.from_ledger(
@@ -330,14 +349,16 @@ class DelayAwareProposer:
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The maximizer, of shape ``d``, over ``choices`` or, if None, over the box.
+        """The maximizer, of shape ``d``, of ``acqf`` over ``choices`` or, if None, over the box.
 
-        In the box, a point that repeats a ``failed`` one or violates constraints is replaced.
+        In the box, a maximizer that violates constraints or repeats a query of ``failed``,
+        ``m x d``, is replaced with the best point of a Sobol sample.
         """
         if choices is not None:
             return _best_of(choices, acqf, model)
         box, linear = like(model, self.bounds), self.region.linear
-        # The unit of a user's acquisition function is unknown.
+        # The unit of a user's acquisition function is unknown, so the search determines it from the
+        # spread of the function's values.
         is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
             acqf,
@@ -348,27 +369,32 @@ class DelayAwareProposer:
             fixed_features=fixed,
             linear=linear and [(i.to(box.device), c.to(box), rhs) for i, c, rhs in linear],
         )
-        # Bounds rounded to single precision may lie outside of the box.
+        # The search is in the model's precision. Bounds rounded to single precision may lie outside
+        # of the box, so the result is clamped to the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
         point = with_features(point, fixed)
         # SLSQP may return a point that violates the linear constraints.
         is_out = not self.region.allows(point.view(1, 1, -1))
         if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
-            # Take the best of a Sobol sample, enlarged because some of the points may have failed.
+            # Take the best point of a Sobol sample. The sample has more points than `raw_samples`,
+            # because some of its points may have failed.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """The scale factor from the model's targets to outcomes; 1 if it is unknown."""
+    """The scale factor from the model's training targets to outcomes, a scalar; 1 if unknown."""
     outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
     unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
     return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
-    """The row of ``choices`` that maximizes ``acqf``, not rounded to the model's precision."""
+    """The row of ``choices``, ``n x d``, that maximizes ``acqf``.
+
+    ``acqf`` is evaluated in the model's precision. The result, of shape ``d``, is not rounded.
+    """
     rows = like(model, choices)
     best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()

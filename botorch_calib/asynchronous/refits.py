@@ -1,8 +1,9 @@
-"""The model of a ledger: fitted on a schedule, conditioned on later, failed and pending queries.
+"""Models of a ledger: fitted on a schedule, then conditioned on later values and imputed values.
 
-A fit needs at least a hundred factorizations, each ``O(n^3)``; conditioning on one more value takes
-``O(n^2)``. Fits and their starting points depend only on the values and their order, so a resumed
-run repeats the same computations.
+Imputed values replace the missing values of failed and pending queries. A fit to ``n`` values needs
+at least a hundred factorizations, each ``O(n^3)``; conditioning on one more value takes ``O(n^2)``.
+Fits and their starting points depend only on the values and their order, so a resumed run repeats
+the same computations.
 """
 
 from __future__ import annotations
@@ -45,19 +46,24 @@ FIRST_FIT = 2
 # With at least this many values, a fit starts from the result of an earlier fit. With fewer values,
 # a fit is cheap, and the best hyperparameters may be far from the earlier result.
 LEAST_FOR_WARM_START = 100
-# Relative decrease of the objective at which a warm-started fit stops. L-BFGS-B's default, 2e-9,
-# gains a few tenths of log likelihood, but takes two to ten times as many evaluations.
+# A warm-started fit stops once an iteration decreases the objective by less than this fraction.
+# L-BFGS-B's default, 2e-9, gains a few tenths of log likelihood, but takes two to ten times as many
+# evaluations.
 TOLERANCE = 1e-6
-# Noise variance at the second starting point, for standardised outcomes. The first has 0.007.
+# Noise variance of standardised outcomes at the second starting point of a fit. At the first
+# starting point it has BoTorch's initial value, 0.007.
 SECOND_NOISE = 0.1
 
-# State dictionaries of the submodules of a Gaussian process in `PARTS`, by name.
+# Hyperparameters of a Gaussian process: the state dict of each submodule named in `PARTS`.
 State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: int | float) -> int | float:
-    """Return ``value``; raise ``InputDataError`` unless it is an integer >= 1 or a float > 1."""
+    """Return ``value`` if it is an integer of at least 1 or a finite float above 1.
+
+    Any other value raises ``InputDataError``.
+    """
     with suppress(InputDataError):
         return check_count("refit_every", value)
     if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
@@ -69,10 +75,11 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """Return how many of the first ``num >= 2`` values the present hyperparameters are fitted to.
+    """Return the number of values in the last scheduled fit, if ``num >= 2`` values have arrived.
 
-    Fits are scheduled: the first one uses 2 values. After a fit to ``k`` values the next one uses
-    ``k + every`` if ``every`` is an integer, and ``max(k + 1, floor(k every))`` if it is a float.
+    The first fit uses the first 2 values. After a fit to the first ``k`` values, the next fit uses
+    ``k + every`` values if ``every`` is an integer, and ``max(k + 1, floor(k every))`` values if it
+    is a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -83,10 +90,11 @@ def fitted_count(num: int, every: int | float) -> int:
 
 
 def with_later_values(model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """Return a fitted model, conditioned on later values ``Y``, ``n x 1``, at ``X``, ``n x d``.
+    """Return a copy of a fitted model that is also conditioned on ``Y``, ``n x 1``, at ``X``.
 
-    A model's calibrator learns from the values one by one. The noise variances ``Yvar``, ``n x 1``,
-    are ignored if the model has learned its noise.
+    ``X``, ``n x d``, must be in order of arrival, because the calibrator of a `CalibratedModel`
+    learns from the values one by one. Hyperparameters stay. The noise variances ``Yvar``,
+    ``n x 1``, are ignored if the model has learned its noise.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -111,21 +119,26 @@ def fit_single_task_gp(
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
-    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube; without ``bounds``, inputs
-    must be in the unit cube. If ``Yvar``, ``n x 1``, is missing or has NaN, the noise is learned,
-    from two starting points. With ``start``, the fit starts only there and stops at `TOLERANCE`.
+    The data are ``X``, ``n x d``, and ``Y``, ``n x 1``. ``Normalize`` maps the box ``bounds``,
+    ``2 x d``, to the unit cube; without ``bounds``, inputs must be in the unit cube. The noise
+    variances ``Yvar``, ``n x 1``, are used where they are known. If ``Yvar`` is None or has NaN,
+    the unknown variance is fitted, from two starting points. If ``start`` has the hyperparameters
+    of an earlier fit, the fit starts only from these and stops at `TOLERANCE`.
     """
-    # Values with a smaller standard deviation count as equal: they differ by rounding only, or
-    # their variance would underflow. BoTorch's limit, 1e-8, would depend on the unit of the values.
+    # Values whose standard deviation is below `equal` are not rescaled: they differ by rounding
+    # only, or their variance would underflow. BoTorch's limit, 1e-8, is absolute, so its effect
+    # would depend on the unit of the values.
     accuracy = torch.finfo(Y.dtype)
     equal = max(4.0 * accuracy.eps * Y.abs().amax().item(), accuracy.tiny**0.5)
     if Yvar is not None:
-        # GPyTorch increases smaller noise variances of standardized values to 1e-6, and warns.
+        # GPyTorch would increase noise variances of standardized values to 1e-6, and warn. So
+        # smaller variances are increased here, without a warning.
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
     def unfitted(*batch: int) -> PartlyKnownNoiseGP:
-        # BoTorch warns of equal values and inputs outside of the box; users cannot avoid either.
+        # BoTorch would warn of equal values and of inputs outside of the box, which users of a
+        # proposer cannot avoid. So its warnings are turned off.
         with validate_input_scaling(False):
             return PartlyKnownNoiseGP(
                 X.expand(*batch, *X.shape),
@@ -156,12 +169,16 @@ def fit_single_task_gp(
 
 
 def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
-    """The bytes of tensors, for a comparison in which NaN equals NaN."""
+    """The bytes of each tensor (none for None). In a comparison of bytes, NaN equals NaN."""
     return tuple(b"" if each is None else each.cpu().numpy().tobytes() for each in data)
 
 
 def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-    """Return the model that ``fit`` builds; it gets ``Yvar`` only if it has this parameter."""
+    """Return the model that ``fit`` builds from ``X``, ``n x d``, and ``Y``, ``n x 1``.
+
+    ``fit`` also gets the noise variances ``Yvar``, ``n x 1``, if it has a parameter of this name.
+    If it has none, and ``Yvar`` is not None, ``InputDataWarning`` is issued.
+    """
     known = {} if Yvar is None else {"Yvar": Yvar}
     if known and "Yvar" not in signature(fit).parameters:
         known = {}
@@ -174,7 +191,7 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
 
 
 class _Remembered(NamedTuple):
-    """A model and the `_bits` of its data."""
+    """A model, and the `_bits` of the data from which it was built; both empty at the start."""
 
     data: tuple[bytes, ...] = ()
     model: Any = None
@@ -183,8 +200,9 @@ class _Remembered(NamedTuple):
 class ScheduledFit:
     """Builds models of growing data: fitted on a schedule, and conditioned between two fits.
 
-    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The random seed of each fit, on the
-    ``device``, is derived from ``stream`` and the number of values.
+    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. During a fit, torch's random numbers
+    on the CPU and on ``device`` have a seed that is derived from the integers ``stream`` and the
+    number of values in the fit.
     """
 
     def __init__(
@@ -200,7 +218,11 @@ class ScheduledFit:
         return {**self.__dict__, "_first": _Remembered(), "_all": _Remembered()}
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """Return a model of all values, in order of arrival. Its hyperparameters may be older."""
+        """Return a model that is conditioned on all values ``Y``, ``n x 1``, at ``X``, ``n x d``.
+
+        The rows of ``X``, ``Y`` and the noise variances ``Yvar``, ``n x 1``, must be in order of
+        arrival. The hyperparameters are fitted to the first `fitted_count` rows only.
+        """
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
         if self._first.data != (data := _bits(*first)):
@@ -215,19 +237,23 @@ class ScheduledFit:
 
 
 class WarmStartedFit:
-    """Calls `fit_single_task_gp`, with a warm start if there are many values.
+    """Calls `fit_single_task_gp`, with a warm start from `LEAST_FOR_WARM_START` values on.
 
-    The start is the result of an earlier fit to about the first half of the values; their number
-    follows the schedule ``refit_every``. The earlier fit may have a warm start, too. All earlier
-    fits together take a seventh of the time. The model is on the device of ``bounds``. The ``seed``
-    is used if a fit fails and is tried again.
+    A warm start begins at the hyperparameters of an earlier fit to about the first half of the
+    values: to the last number of values in the schedule ``refit_every`` that is at most half of
+    them. The earlier fit is repeated for this purpose, and may have a warm start itself. All
+    earlier fits together take a seventh of the time of the last fit. The model is on the device of
+    the box ``bounds``, ``2 x d``. The ``seed`` matters only if a fit fails and is tried again.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
         self.bounds, self.refit_every, self.seed = bounds, refit_every, seed
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
-        """Return the model fitted to ``X`` (``n x d``), ``Y`` and its variances (``n x 1``)."""
+        """Return the model fitted to ``X``, ``n x d``, and ``Y``, ``n x 1``, in order of arrival.
+
+        ``Yvar``, ``n x 1``, has the noise variances of ``Y``, NaN if unknown (None: all unknown).
+        """
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
@@ -240,7 +266,11 @@ class WarmStartedFit:
 
 
 class LedgerModel(ScheduledFit):
-    """Builds the model of a ledger at a given time; failed and pending queries are imputed."""
+    """Builds the model of a ledger at the time ``now``.
+
+    The model is conditioned on the values that have arrived by ``now``. Queries without a value
+    (failed, expired or pending) get imputed values or are ignored, as the ``strategy`` says.
+    """
 
     def __call__(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
@@ -256,12 +286,15 @@ class LedgerModel(ScheduledFit):
         censor_value = ledger.censor_value
         if imputation == "censor" and censor_value is None:
             _, Y = ledger.to_observations(now)
-            censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst value
+            censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # worst observed value
         return CensoredDelayModel(model, pending, censor_value, imputation)
 
 
 def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
-    """Warn if the censoring value is better than all observed values: its sign may be wrong."""
+    """Warn if the ledger's ``censor_value`` is better than all values observed by ``now``.
+
+    The value should be the worst that the objective can take, so its sign may be wrong.
+    """
     value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
     if value is None or not (Y < value if ledger.maximize else Y > value).all():
         return

@@ -1,11 +1,11 @@
-"""Set up a process of `PebbleExecutor`.
+"""Set up a worker process of `PebbleExecutor`.
 
 This file is run by its path, since importing it as a module of the package would import torch.
 
-The process starts a session. The programs that it starts belong to the session's process group,
-whose id is the process id. When the process ends, it terminates these programs and waits for them
-for up to a second; the executor kills the remaining programs. If the main script is killed, the
-process kills the whole group.
+The worker process starts a session. The programs that the worker starts belong to the session's
+process group, whose id is the worker's process id. When the worker ends, it terminates these
+programs and waits for them for up to a second; then the executor kills the remaining programs. If
+the main script is killed, the worker kills the whole group, itself included.
 """
 
 import os

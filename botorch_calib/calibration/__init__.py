@@ -1,4 +1,4 @@
-"""Calibrators, and their parts: conformity scores and online learners."""
+"""Calibrators of predictive distributions, with their conformity scores and their learners."""
 
 from botorch_calib.calibration.base import Calibrator, NoCalibration
 from botorch_calib.calibration.conformal import LocalizedConformal, OnlineConformal

@@ -1,7 +1,8 @@
 """`Calibrator`: learns the distribution of a model's residuals.
 
-Inputs are in the base model's transformed space (the unit cube under ``Normalize``). Residuals
-``z`` are in units of the predictive standard deviation.
+The residual of an observation ``y`` is ``z = (y - mu) / sigma_y``, where the base model predicts
+the mean ``mu`` and the standard deviation ``sigma_y`` of ``y``. Inputs are in the base model's
+transformed space (the unit cube under ``Normalize``).
 """
 
 from __future__ import annotations
@@ -31,26 +32,36 @@ from botorch_calib.exceptions import warn
 
 
 class Calibrator(Module, ABC):
-    """The base class of calibrators. The state consists of buffers whose lengths may change."""
+    """Base class of calibrators, which learn the distribution of a model's residuals.
 
-    #: Cap on the absolute values of quantiles, in predictive standard deviations. A true quantile
-    #: may be larger than a learned quantile that has reached the cap.
+    The residual of an observation ``y`` is ``z = (y - mu) / sigma_y``, where the base model
+    predicts the mean ``mu`` and the standard deviation ``sigma_y`` of ``y``. What a calibrator has
+    learned is stored in buffers, whose lengths may change.
+    """
+
+    #: Cap on the absolute values of learned quantiles, in predictive standard deviations. If a
+    #: learned quantile is at the cap, the true quantile may be beyond the cap.
     max_width: float = math.inf
 
     @abstractmethod
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """Predictive distribution of ``z``, ``batch_shape x q x 1``, differentiable in ``X``.
+        """The distribution of the residual (see the class docstring) at each input.
 
         Args:
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
+
+        Returns:
+            A distribution of batch shape ``batch_shape x q x 1``, differentiable in ``X``.
         """
 
     def predictive_at_pairs(
         self, Z: Tensor, columns: list[int], others: list[int]
     ) -> PiecewisePredictive:
-        """The result of `predictive` at a grid of inputs ``Z``, ``b x M x d``, once differentiable.
+        """The result of `predictive` at a grid of inputs ``Z``, ``b x M x d``.
 
-        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
+        The ``columns`` of ``Z`` are equal for all ``M`` points of a row, and the ``others`` are
+        equal for all ``b`` rows; a calibrator may save time by this. The result may be
+        differentiable in ``Z`` only once.
         """
         return self.predictive(Z)
 
@@ -60,8 +71,8 @@ class Calibrator(Module, ABC):
 
         Args:
             X: Inputs ``n x d`` in the base model's transformed space.
-            z: Residuals ``(y - mu) / sigma_y``, ``n``, each from a model that was not conditioned
-                on this ``y``.
+            z: Residuals ``(y - mu) / sigma_y``, ``n`` (notation as in the class docstring), each
+                from a model that was not conditioned on this ``y``.
 
         Returns:
             The predictive distribution of each residual before the calibrator learned from it, of
@@ -69,12 +80,16 @@ class Calibrator(Module, ABC):
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
-        """The ``level``-quantile of ``z``, ``batch_shape x q x 1``, differentiable in ``X``."""
+        """The ``level``-quantile of the residual at ``X``, in predictive standard deviations.
+
+        The result has the shape ``batch_shape x q x 1`` for ``X`` of shape ``batch_shape x q x d``,
+        and is differentiable in ``X``.
+        """
         check_open_unit("level", level)
         return self.predictive(X).quantile(level)
 
     def reset(self) -> None:
-        """Discard all that has been learned."""
+        """Return to the initial state, without any residuals."""
         raise UnsupportedError(f"{type(self).__name__} does not implement `reset`.")
 
     def fresh(self) -> Self:
@@ -86,14 +101,14 @@ class Calibrator(Module, ABC):
     @property
     @abstractmethod
     def num_updates(self) -> int:
-        """Number of residuals learned from."""
+        """Number of residuals that the calibrator has learned from."""
 
     @property
     def num_needed(self) -> int:
-        """Number of residuals in which the rarest event is expected to occur once.
+        """Number of residuals among which the rarest event is expected to occur once.
 
-        The events are scores below and scores above each learned threshold. The number is 0 if the
-        calibrator learns no thresholds.
+        An event is that the conformity score of a residual is on a given side (below or above) of a
+        given learned threshold. The number is 0 if the calibrator learns no thresholds.
         """
         return 0
 
@@ -115,8 +130,8 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
 class NoCalibration(Calibrator):
     """A calibrator that leaves the predictive distribution unchanged, and learns nothing.
 
-    With it, a `CalibratedModel` adds quantiles, probabilities and closed forms to a model such as
-    an ensemble. In comparisons it is the method without calibration.
+    With this calibrator, a `CalibratedModel` adds quantiles, probabilities and closed forms to a
+    model such as an ensemble. In a comparison of calibrators it is the baseline.
 
     Example:
         >>> model = CalibratedModel(gp, NoCalibration())
@@ -142,7 +157,12 @@ class NoCalibration(Calibrator):
 
 
 class TrackedCalibrator(Calibrator):
-    """A calibrator that builds its predictive distribution from the thresholds of a learner."""
+    """A calibrator that builds its predictive distribution from the thresholds of a learner.
+
+    The learner, ``tracker``, learns ``M`` thresholds: quantiles of the residuals' conformity scores
+    at the levels ``tracker.levels``. Its thresholds are *raw*: they may be outside [0, 1], and they
+    may not be sorted.
+    """
 
     tracker: QuantileLearner
 
@@ -159,15 +179,22 @@ class TrackedCalibrator(Calibrator):
 
     @abstractmethod
     def _scores(self, z: Tensor) -> Tensor:
-        """Scores in [0, 1], ``n``, of residuals ``n``."""
+        """Conformity scores in [0, 1] of residuals ``z``, both of shape ``n``."""
 
     @abstractmethod
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
-        """The distribution for raw thresholds ``batch_shape x M``."""
+        """The distribution of the residual for raw thresholds ``batch_shape x M``.
+
+        Its batch shape is ``batch_shape x 1``.
+        """
 
     @abstractmethod
     def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Quantiles ``n x M`` for raw thresholds, values ``n`` to compare, and levels ``M``."""
+        """Quantiles ``n x M``, the values ``n`` to compare with them, and their levels ``M``.
+
+        The quantiles correspond to the raw thresholds ``theta``, ``n x M``. The values are the
+        residuals ``z``, ``n``, or their absolute values if the quantiles are half-widths.
+        """
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return self._stated(self.tracker.threshold(X))
@@ -180,10 +207,10 @@ class TrackedCalibrator(Calibrator):
         return self._stated(self.tracker.threshold_at_pairs(Z, columns, others))
 
     def _stated(self, theta: Tensor) -> PiecewisePredictive:
-        """The distributions for raw thresholds ``... x M`` at all points."""
+        """The result of `_predictive_from`, built for one point only if all points are alike."""
         if self.tracker.shortest_lengthscale < math.inf or not theta.numel():
             return self._predictive_from(theta)
-        # Without localization, all points share one distribution.
+        # Without localization all points have the same thresholds, so one row of them suffices.
         row = theta.flatten(0, -2)[0] if theta.dim() > 1 else theta
         return self._predictive_from(row).expand(torch.Size([*theta.shape[:-1], 1]))
 
@@ -198,13 +225,14 @@ class TrackedCalibrator(Calibrator):
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
         """Warn once if values exceed capped quantiles more often than the levels allow.
 
-        A betting martingale tests each level, as in `CalibrationAlarm`. If a level is correct, its
-        test causes a warning with a probability of at most 5 %.
+        The arguments are the results of `_compared`. A betting martingale tests each level, as in
+        `CalibrationAlarm`. If a level is correct, its test causes a warning with a probability of
+        at most 5 %.
         """
         cap, above = self.max_width, quantiles > 0.0
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):
             return
-        share = torch.where(above, 1.0 - levels, levels)  # probability beyond the cap
+        share = torch.where(above, 1.0 - levels, levels)  # predicted probability beyond the cap
         is_beyond = torch.where(above, 1.0, -1.0) * values.unsqueeze(-1) > cap
         gains = torch.where(is_beyond, 0.5 * (1.0 + share) / share, 0.5).log()
         self._log_wealth = self._log_wealth + torch.where(capped, gains, 0.0).sum(dim=0).cpu()
@@ -230,7 +258,8 @@ class TrackedCalibrator(Calibrator):
     def num_needed(self) -> int:
         levels = self.tracker.levels
         rarest = float(torch.minimum(levels, 1 - levels).min())
-        return math.ceil((1.0 - 1e-6) / rarest)  # 5 for a level of 0.2, also in single precision
+        # The factor allows for rounding: a level of 0.8 in single precision needs 5, not 6.
+        return math.ceil((1.0 - 1e-6) / rarest)
 
     def extra_repr(self) -> str:
         return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"

@@ -21,33 +21,37 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 class LocalizedConformal(TrackedCalibrator):
     r"""Localized online conformal prediction (LOCBO) [Kim2024locbo, sections IV-B and IV-C].
 
-    The predictive distribution spreads the mass ``1 - alpha`` evenly over a conformal interval
-    ``|z| <= w(x)``, and has normal tails outside the interval. ``w`` is learned online.
+    The predictive distribution of the residual ``z`` at an input ``x`` spreads the mass
+    ``1 - alpha`` evenly over a conformal interval ``|z| <= w(x)``, and has normal tails outside the
+    interval. The half-width ``w``, in predictive standard deviations, is learned online.
 
     **Guarantee.** For any sequence of observations, the share outside the interval converges to
     ``alpha``. After ``T`` residuals, learned one at a time, the share differs from ``alpha`` by at
     most ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this bound
     is 0.19 for ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as
-    large. The guarantee holds while the required width is between 1e-3 and ``score.max_width``
-    standard deviations. A ``CalibrationWarning`` is issued once if residuals exceed the cap too
-    often.
+    large. The guarantee holds while the required half-width is between 1e-3 and
+    ``score.max_width``. A ``CalibrationWarning`` is issued once if residuals exceed
+    ``score.max_width`` too often.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
         lengthscale: Lengthscale of the localization, in the base model's transformed input space:
-            in units of the unit cube under ``Normalize``. For several numbers, or ``"auto"``, one
-            learner for each setting is run, and the learners' thresholds are averaged with weights
-            for their performance (see `AggregatedQuantileTracker`).
-        scale: Strength of localization ``k(x, x)``, one or several numbers (default: 1).
-        step_size: First step of the learner, one or several numbers (default: 0.05, or 0.05, 0.1
-            and 0.2 if any setting is several numbers or ``"auto"``).
-        step_decay: Exponent of the decay of steps (default: 0 for one learner, 0.3 for several).
-        regularization: Rate at which local corrections decay.
-        score: Scale on which the interval is learned; ``score.max_width`` caps the half-width. The
-            default, ``RationalScore()``, resolves half-widths up to 50 standard deviations, for
+            in units of the unit cube under ``Normalize``. If any setting is several numbers or
+            ``"auto"``, one learner is run for each combination of settings, and the learners'
+            thresholds are averaged with weights that depend on their losses (see
+            `AggregatedQuantileTracker`). ``"auto"`` means 0.1, 0.25 and infinity.
+        scale: Strength of localization: the kernel's value ``k(x, x)``, one or several numbers
+            (default: 1).
+        step_size: First step size of the learner, one or several numbers (default: 0.05 for one
+            learner; 0.05, 0.1 and 0.2 for several).
+        step_decay: Exponent with which step sizes decay over time (default: 0 for one learner, 0.3
+            for several).
+        regularization: Rate at which local corrections decay; must be 0 for several learners.
+        score: Conformity score whose quantile is learned; ``score.max_width`` caps the half-width.
+            The default, ``RationalScore()``, resolves half-widths up to 50 standard deviations, for
             badly overconfident models. The papers use ``GaussianScore()``, with a cap of 3.4.
-        tails: The normal tails outside the interval: ``"stretched"`` scales them with the width of
-            the interval; ``"gaussian"`` keeps the scale of the model.
+        tails: Standard deviation of the normal tails outside the interval. ``"stretched"`` makes it
+            proportional to the width of the interval; ``"gaussian"`` keeps the model's.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
@@ -75,7 +79,10 @@ class LocalizedConformal(TrackedCalibrator):
         )
 
     def half_width(self, X: Tensor) -> Tensor:
-        """Half-width of the interval in predictive standard deviations, ``... x 1``."""
+        """Half-width of the interval at ``X``, in predictive standard deviations.
+
+        The result has the shape ``batch_shape x q x 1`` for ``X`` of shape ``batch_shape x q x d``.
+        """
         return self.score.half_width(self.tracker.threshold(X))
 
     def _scores(self, z: Tensor) -> Tensor:
@@ -93,9 +100,9 @@ class LocalizedConformal(TrackedCalibrator):
 
 
 class OnlineConformal(LocalizedConformal):
-    """Online conformal prediction without localization (LOCBO with ``l = inf``).
+    """Online conformal prediction without localization (LOCBO with an infinite lengthscale).
 
-    See `LocalizedConformal` for the arguments.
+    All inputs have the same half-width. See `LocalizedConformal` for the arguments.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, OnlineConformal(alpha=0.2))

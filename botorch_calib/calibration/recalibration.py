@@ -27,20 +27,22 @@ NUM_LEVELS = 19
 class QuantileRecalibrator(TrackedCalibrator):
     r"""Recalibrates all quantiles of a distribution, globally or locally [Deshpande2024].
 
-    The distribution of an observation is given by its quantiles at ``levels``. Each quantile is
-    learned so that a fraction ``p_j`` of the observations is at or below it. Between levels
-    the distribution follows the Gaussian model: its cdf is a linear function of the model's cdf
-    (the paper's interpolation). Thresholds of neighbouring levels may cross. They are sorted when a
-    distribution is built (monotone rearrangement), and remain unsorted in the learner. (The paper's
-    Lemma 4 overlooks that hits, the indicators ``1{u <= theta_j}``, differ between levels.)
+    The distribution of an observation is given by its quantiles at ``levels``. A learner, the
+    ``tracker``, learns a threshold ``theta_j`` for each level ``p_j``, so that a fraction ``p_j``
+    of the observations' scores is at or below ``theta_j``. The quantile is the residual with this
+    score. Between levels the distribution follows the Gaussian model: its cdf is a linear function
+    of the model's cdf (the paper's interpolation). Thresholds of neighbouring levels may cross.
+    They are sorted when a distribution is built (monotone rearrangement), and remain unsorted in
+    the learner. (The paper's Lemma 4 overlooks that hits, the indicators ``1{u <= theta_j}`` of a
+    score ``u``, differ between levels.)
 
     With ``method="online"`` residuals must be in the order of observation, and each residual must
     be from a prediction that was made before its observation (`CalibratedModel.from_history` or
-    ``observe``). Then ``|frequency - p_j| <= tracker.coverage_bound(T)`` holds at the *raw*
-    thresholds for any residuals. This is the paper's Theorem 3, with the sign of its update
-    corrected. Sorting exchanges the hits of levels that cross. So for the sorted quantiles only the
-    error summed over all levels is bounded: an adversary that makes two levels cross all the time
-    can make the frequency of each level wrong.
+    ``observe``). Then the frequency of hits of the *raw* thresholds, before sorting, differs from
+    ``p_j`` by at most ``tracker.coverage_bound(T)`` after any ``T`` residuals. This is the paper's
+    Theorem 3, with the sign of its update corrected. Sorting exchanges the hits of levels that
+    cross. So for the sorted quantiles only the error summed over all levels is bounded: an
+    adversary that makes two levels cross all the time can make the frequency of each level wrong.
 
     With ``method="exact"`` the residuals are a calibration set in any order, such as leave-one-out
     residuals (the paper's Algorithm 4).
@@ -52,12 +54,12 @@ class QuantileRecalibrator(TrackedCalibrator):
         scale, step_size, step_decay, regularization: See `LocalizedConformal`.
         method: ``"online"`` or ``"exact"``. With ``"exact"``, ``lengthscale`` and ``step_size`` are
             single numbers, and ``scale``, ``step_decay`` and ``regularization`` are not available.
-        score: Scale on which quantiles are learned; ``score.max_width`` caps their absolute values.
-            The paper uses the PIT, which is ``GaussianScore()``.
-        tails: Scale of the normal pieces of the distribution. ``"stretched"`` scales them about the
-            model's mean, with the distance between the outermost learned quantiles. ``"gaussian"``
-            keeps the scale of the model, as in the paper. Default: ``"stretched"``, or
-            ``"gaussian"`` for a single level.
+        score: Conformity score whose quantiles are learned; ``score.max_width`` caps the absolute
+            values of the quantiles of residuals. The paper uses ``GaussianScore()``.
+        tails: Standard deviation of the normal density between and beyond the quantiles.
+            ``"gaussian"`` keeps the model's standard deviation, as in the paper. ``"stretched"``
+            multiplies it by the distance between the outermost learned quantiles, divided by this
+            distance for the model. Default: ``"stretched"``, or ``"gaussian"`` for a single level.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, QuantileRecalibrator([0.1, 0.5, 0.9]))
@@ -86,7 +88,7 @@ class QuantileRecalibrator(TrackedCalibrator):
             tails = "stretched" if len(levels) > 1 else "gaussian"
         super().__init__(score, tails)
         self.method = check_one_of("method", method, ("online", "exact"))
-        # A copy on the CPU, so that `index_of` does not synchronize with the device
+        # `index_of` uses this copy on the CPU, so that it does not synchronize with the device.
         self._level_values = levels.tolist()
         self._level_unit = torch.finfo(levels.dtype).eps
         self._hollow = has_rare_ends(levels)
@@ -113,18 +115,23 @@ class QuantileRecalibrator(TrackedCalibrator):
 
     @property
     def levels(self) -> Tensor:
-        """The levels ``M``."""
+        """The ``M`` levels of the learned quantiles, increasing."""
         return self.tracker.levels
 
     def quantiles(self, X: Tensor) -> Tensor:
-        """Sorted quantiles ``... x M`` of the residuals, in predictive standard deviations."""
+        """Quantiles of the residual at ``X``, in predictive standard deviations.
+
+        For ``X`` of shape ``batch_shape x q x d`` the shape is ``batch_shape x q x M``. The
+        quantiles are sorted along the last dimension, which has the ``M`` `levels`.
+        """
         return self.score.knots(self.tracker.threshold(X)).sort(dim=-1).values
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
-        """The ``level``-quantile of ``z`` at ``X``.
+        """The ``level``-quantile of the residual at ``X``, in predictive standard deviations.
 
-        If ``level`` is one of the ``levels``, the result is the raw learned quantile, to which the
-        guarantee applies. `predictive` sorts quantiles that cross.
+        The result has the shape ``batch_shape x q x 1``. If ``level`` is one of the ``levels``, the
+        result is the raw learned quantile, to which the guarantee applies. It differs from the
+        quantile of `predictive` where learned quantiles cross, because `predictive` sorts them.
         """
         index = self.index_of(check_open_unit("level", level))
         if index is None:
@@ -132,11 +139,11 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.score.knots(self.tracker.threshold(X)[..., index : index + 1])
 
     def index_of(self, level: float) -> int | None:
-        """The position of ``level`` among the `levels`, or None if it is not one of them."""
+        """The position of ``level`` in `levels`, or None if no level is equal up to rounding."""
         gaps = [abs(own - level) for own in self._level_values]
         index = min(range(len(gaps)), key=gaps.__getitem__)
-        # The tolerance is relative to the smaller tail, so that extreme levels are not confused,
-        # but at least the machine epsilon of the levels.
+        # A tolerance relative to the smaller tail does not confuse extreme levels. It must be at
+        # least the machine epsilon, as the levels are rounded.
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 

@@ -21,12 +21,13 @@ from botorch_calib._validation import (
 from botorch_calib.exceptions import warn
 from botorch_calib.posteriors import normal_scores
 
-# Each bet is on a tail with one of these probabilities. It bets that the tail's true odds are the
-# stated odds times one of `_ODDS`. Bets on the upper half equal bets on the lower half with inverse
-# odds, so only the lower half is listed.
+# Each bet is on an event, a tail with one of these predicted probabilities, and on the ratio of the
+# event's true odds to its predicted odds, one of `_ODDS`. A bet on the upper half of a distribution
+# equals a bet on the lower half with the inverse ratio, so 0.5 is listed for the lower half only.
 _TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
 _EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
-# Share of the probability in the lower tail, and the PITs that bound the lower and upper tails
+# Share of an event's probability that is in the lower tail. An event occurs if the probability
+# integral transform is below its row of `_LOW` or above its row of `_HIGH`.
 _LOWER = {"below": 1.0, "above": 0.0, "both": 0.5}
 _LOW = torch.tensor([[_LOWER[side] * p] for side, p in _EVENTS], dtype=torch.double)
 _HIGH = torch.tensor([[1.0 - (1.0 - _LOWER[side]) * p] for side, p in _EVENTS], dtype=torch.double)
@@ -37,7 +38,7 @@ class Finding(NamedTuple):
     """The strongest evidence against the predictions that an alarm has found."""
 
     event: str  # the event that occurs too often or too rarely
-    stated: float  # the stated probability of the event
+    stated: float  # the predicted probability of the event
     met: float  # the share of outcomes in the region for which the event occurred
     region: str  # the region of the inputs
     wealth: float  # the wealth of the best bet on this event in this region, at most e^700
@@ -49,33 +50,38 @@ class Finding(NamedTuple):
 class CalibrationAlarm:
     r"""Sequential test that raises an alarm once bets against predictions have won enough.
 
-    If the predictions are right, the probability integral transform (PIT) ``u = F_x(y)`` of an
-    outcome is uniform given the past, however points are chosen. Let an event ``A`` of ``u`` (a
-    lower tail, an upper tail, or both) have stated probability ``p``. A bet that the odds of ``A``
-    are ``k`` times the stated odds multiplies its wealth by ``r / p`` if ``A`` occurs, and by
-    ``(1 - r) / (1 - p)`` otherwise, with ``r / (1 - r) = k p / (1 - p)``. There is a bet for each
-    combination of event, odds and region: the whole box, or one half of it along one input. A share
-    ``1 / (s (s + 1))`` of each stake is first bet in round ``s``, so that late changes are detected
-    too. The total wealth is the weighted mean over all bets. Bets on the whole box have half of the
-    weight (without ``bounds``, the whole weight).
+    Let ``F_x`` be the predicted distribution function of the outcome ``y`` at the point ``x``. If
+    the predictions are right, the probability integral transform (PIT) ``u = F_x(y)`` is uniform
+    given the past, however points are chosen. Let an event ``A`` (``u`` is in a lower tail, in an
+    upper tail, or in one of both) have the predicted probability ``p``. A bet that the odds of
+    ``A`` are ``k`` times the predicted odds multiplies its wealth by ``r / p`` if ``A`` occurs, and
+    by ``(1 - r) / (1 - p)`` otherwise, with ``r / (1 - r) = k p / (1 - p)``. There is a bet for
+    each combination of event, factor ``k`` and region: the whole box, or one half of the box along
+    one input. Each call of `observe` is a round. A share ``1 / (s (s + 1))`` of the initial wealth
+    of each bet is first bet in round ``s``, so that late changes are detected too. The total wealth
+    is the weighted mean over all bets. Bets on the whole box have half of the weight (without
+    ``bounds``, the whole weight).
 
-    **Proof.** Each factor has mean 1 given the past, since ``P(A) = p``, so the wealth is a
-    nonnegative martingale that starts at 1. If the predictions are right, it ever exceeds
-    ``1 / false_alarm`` with probability at most ``false_alarm`` (Ville's inequality). The wealth
-    may be checked after each outcome. Outcomes that are passed in one call, predicted by the same
-    model, may be dependent: their factors are averaged, and the average also has mean 1.
+    **Proof.** If the predictions are right, each factor of the wealth has mean 1 given the past,
+    since ``P(A) = p``. So the wealth is a nonnegative martingale that starts at 1, and the
+    probability that it ever reaches ``1 / false_alarm`` is at most ``false_alarm`` (Ville's
+    inequality). The wealth may be checked after each outcome. Outcomes that are passed in one call,
+    predicted by the same model, may be dependent: their factors are averaged, and the average also
+    has mean 1.
 
     **Counts and rounded values.** ``F_x(y)`` is uniform only for continuous outcomes: with a
     correct model of Poisson counts, 16 % of runs raised the alarm. A random number between
-    ``P(outcome < y)`` and ``P(outcome <= y)`` is uniform for all outcomes: pass both to `observe`,
-    or the ``grid`` to `watch`.
+    ``P(outcome < y)`` and ``P(outcome <= y)`` is uniform for all outcomes: pass both probabilities
+    to `observe`, or the ``grid`` to `watch`.
 
     Use predictions made before the outcomes were known: call the alarm before the model learns from
-    the outcomes. An alarm that `calibration_report` replays over training data has no such bound.
+    the outcomes. The bound on false alarms does not hold for an alarm that `calibration_report`
+    replays over training data.
 
     Args:
         false_alarm: Largest probability of ever raising the alarm if all predictions are right.
-        bounds: A box ``2 x d``, whose halves along each input are the regions (default: none).
+        bounds: A box ``2 x d``. The halves of the box along each input are regions in addition to
+            the whole box (default: a single region, of all points).
 
     Example:
         >>> alarm = CalibrationAlarm(false_alarm=0.05)
@@ -91,14 +97,16 @@ class CalibrationAlarm:
         stated = torch.tensor([p for _, p in _EVENTS], dtype=torch.double).view(-1, 1, 1)
         odds = torch.tensor(_ODDS, dtype=torch.double).view(-1, 1) * stated / (1.0 - stated)
         bet = odds / (1.0 + odds)
-        # Factors of shape events x odds x 1, where the last dimension is for regions
+        # Factors of the wealth if the event occurs and if it does not, of shape events x odds x 1.
+        # The last dimension is for regions.
         self._if_met, self._if_not = bet / stated, (1.0 - bet) / (1.0 - stated)
         regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
-        # Logarithms, since wealth would overflow in long runs.
+        # Logarithm of the part of each bet's wealth that has been bet. The wealth itself would
+        # overflow in long runs.
         self._bets = torch.full((*odds.shape[:2], regions), -torch.inf, dtype=torch.double)
         self._counts = torch.zeros(len(_EVENTS), regions, dtype=torch.double)
         self._seen = torch.zeros(regions, dtype=torch.double)
-        # Half of the stake is on the whole box.
+        # Weights of the regions: bets on the whole box, region 0, have half of the weight.
         self._stakes = torch.full((regions,), 0.5 / max(regions - 1, 1), dtype=torch.double)
         self._stakes[0] = 1.0 if regions == 1 else 0.5
         #: Wealth after each call of `observe`, capped at e^700.
@@ -107,13 +115,13 @@ class CalibrationAlarm:
         self.finding: Finding | None = None
         #: Number of the `observe` call that raised the alarm, from 1; None before the alarm.
         self.raised_at: int | None = None
-        # Points with their outcomes, passed to `watch` as continuous outcomes
+        # Points with their outcomes that were passed to `watch` without a grid
         self._watched: set[tuple[float, ...]] = set()
         self._has_warned = False
 
     @property
     def raised(self) -> bool:
-        """Whether the alarm was ever raised."""
+        """Whether the alarm has been raised, after any outcome so far."""
         return self.finding is not None
 
     @property
@@ -123,14 +131,18 @@ class CalibrationAlarm:
 
     @torch.no_grad()
     def observe(self, pits: Tensor, X: Tensor | None = None, below: Tensor | None = None) -> bool:
-        """Record outcomes, given as PITs; returns whether the alarm was ever raised.
+        """Record outcomes, given as probability integral transforms (PITs).
 
         Args:
-            pits: Probability integral transforms ``n`` in [0, 1], of predictions made before the
-                outcomes were known: the probability of a value of at most the outcome.
-            X: The points ``n x d``, required with ``bounds``.
-            below: For outcomes on a grid, the probabilities ``n`` of a value below the outcome.
-                PyTorch's generator then draws PITs uniformly between ``below`` and ``pits``.
+            pits: PITs ``n`` in [0, 1], from predictions made before the outcomes were known: the
+                predicted probability of a value of at most the outcome.
+            X: The points ``n x d`` of the outcomes, required if the alarm has ``bounds``.
+            below: For outcomes on a grid, the predicted probabilities ``n`` of a value below the
+                outcome. PyTorch's generator then draws PITs uniformly between ``below`` and
+                ``pits``.
+
+        Returns:
+            Whether the alarm has been raised, by these or by earlier outcomes.
 
         Raises:
             InputDataError: If a value is outside [0, 1], or ``below`` exceeds ``pits``.
@@ -163,22 +175,27 @@ class CalibrationAlarm:
 
     @torch.no_grad()
     def watch(self, model: Any, X: Tensor, Y: Tensor, grid: float | None = None) -> bool:
-        """Record outcomes with a model's predictions; returns whether the alarm was ever raised.
+        """Record outcomes, and compare them with a model's predictions.
 
         Args:
             model: A model of one outcome that has not seen ``Y``. Its posterior of observations is
-                assumed to be normal unless it has a ``cdf`` or `normal_scores`.
+                assumed to be normal unless the posterior has a ``cdf`` or `normal_scores`.
             X: Points ``n x d``.
-            Y: Outcomes ``n x 1``.
-            grid: The distance between possible outcomes if these lie on a grid, such as 1 for
-                counts. The predicted probability of an outcome is then the probability of the
-                interval that extends half of this distance to both sides.
+            Y: Outcomes ``n x 1`` at these points.
+            grid: The distance between possible outcomes if they lie on a grid, such as 1 for
+                counts (None: outcomes are continuous). The predicted probability of an outcome is
+                then the probability of the interval that extends half of this distance to both
+                sides.
+
+        Returns:
+            Whether the alarm has been raised, by these or by earlier outcomes.
 
         Raises:
             UnsupportedError: If the model has several outputs, or is an ensemble.
 
         Warns:
-            CalibrationWarning: Once, if many outcomes are equal and ``grid`` is missing.
+            CalibrationWarning: Once, if many outcomes at different points are equal and ``grid`` is
+                None.
         """
         check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
@@ -218,7 +235,7 @@ class CalibrationAlarm:
 
     @property
     def suspicion(self) -> Finding:
-        """The event and region with the largest wealth so far."""
+        """The event and the region of the bet that has the largest wealth so far."""
         place, (_, odds, regions) = int(self._bets.argmax()), self._bets.shape
         event, region = place // (odds * regions), place % regions
         side, p = _EVENTS[event]
@@ -231,7 +248,10 @@ class CalibrationAlarm:
         return Finding(text, p, float(met), self._name_of(region), _exp(self._bets.max()))
 
     def _regions_of(self, X: Tensor | None, num: int) -> Tensor:
-        """Which points lie in each region, ``regions x n``."""
+        """Whether each of ``num`` points lies in each region, as booleans ``regions x num``.
+
+        The regions are the whole box and, with ``bounds``, its lower and then its upper halves.
+        """
         everywhere = torch.ones(1, num, dtype=torch.bool)
         if self.bounds is None:
             return everywhere
@@ -271,7 +291,10 @@ class CalibrationAlarm:
 
 
 def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """Return an alarm that has observed ``pits`` one by one; ``X`` is needed with ``bounds``."""
+    """Return an alarm that has observed the ``pits``, ``n``, one by one.
+
+    With ``bounds``, ``2 x d``, the points ``X``, ``n x d``, are needed. Otherwise ``X`` is ignored.
+    """
     alarm = CalibrationAlarm(bounds=bounds)
     places = [None] * len(pits) if X is None or bounds is None else X.cpu().split(1)
     for pit, place in zip(pits.cpu().split(1), places, strict=True):
@@ -280,5 +303,5 @@ def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> Cal
 
 
 def _exp(log_wealth: Tensor) -> float:
-    """Compute the wealth from its logarithm, at most e^700."""
+    """Return the wealth, given its logarithm, but at most e^700, to avoid an overflow."""
     return math.exp(min(float(log_wealth), 700.0))

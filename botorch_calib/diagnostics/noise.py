@@ -1,4 +1,9 @@
-"""`noise_diagnosis`: compares the stated observation noise with the noise supported by the data."""
+"""`noise_diagnosis`: compares the stated observation noise with the noise supported by the data.
+
+The *stated* noise is the noise in the model, given or fitted. The *supported* noise is the noise
+with the largest likelihood of the training data, if all stated noise variances are multiplied by a
+common multiplier ``m``.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +30,19 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.training_prior import TrainingPrior, training_prior
 
-# If the data also support this multiple of the stated noise, they hardly determine the noise.
+# If the interval of the noise extends beyond this multiple of the given noise, the advice is that
+# the data hardly determine the noise.
 _VAGUE = 3.0
-# Noise that is too large does no harm up to this share of the objective's prior standard deviation:
-# it keeps the covariance of noise-free data well-conditioned. BoTorch's fits give at least 0.01.
+# Noise that is too large does no harm up to this share of the objective's prior standard deviation,
+# so there is no advice: it keeps the covariance of noise-free data well-conditioned. BoTorch's fits
+# give at least 0.01.
 _NEGLIGIBLE = 0.02
-_WIDTH = 100
+_WIDTH = 100  # of printed lines
 
-# Distance of grid points in log m.
+# Largest distance between neighbouring grid points, in the logarithm of the multiplier.
 _STEP = 0.02
-# Log likelihoods that differ by less than this count as equal.
+# Log likelihoods that differ by at most this count as equal: the data then do not exclude that
+# there is no noise.
 _TIE = 1e-9
 
 
@@ -42,30 +50,30 @@ _TIE = 1e-9
 class NoiseDiagnosis:
     """The observation noise stated by a model, and the noise supported by the training data.
 
-    Noise is a standard deviation in units of the outcome, or a root mean square if it differs
-    between observations. ``print(diagnosis)`` gives advice, and ``plot_noise_likelihood`` of
-    `botorch_calib.plotting` draws the likelihood.
+    Noise is a standard deviation in units of the outcome. If the noise differs between
+    observations, it is the root mean square over the observations. ``print(diagnosis)`` gives
+    advice, and ``plot_noise_likelihood`` of `botorch_calib.plotting` draws the likelihood.
 
     Attributes:
-        stated: The noise stated by the model.
+        stated: The noise in the model, given or fitted.
         supported: The noise with the largest likelihood; 0 if the absence of noise is likeliest.
-        interval: The noise levels that the likelihood ratio test does not reject; it starts at 0 if
-            the test does not reject the absence of noise.
+        interval: The smallest and the largest noise that the likelihood ratio test does not reject.
+            The smallest noise is 0 if the test does not reject the absence of noise.
         multiplier: ``(supported / stated)^2``, the correction factor of noise *variances*. None if
             the stated noise is zero.
         multiplier_interval: The multipliers at both ends of ``interval``, or None.
-        level: Level of the interval.
+        level: Confidence level of the interval, in (0, 1).
         given: Whether the noise was given, as with ``train_Yvar``, instead of fitted.
-        num_observations: Number of training observations whose noise is judged.
+        num_observations: Number of training observations whose noise is diagnosed.
         prior_deviation: Prior standard deviation of the objective, as a root mean square over the
             training inputs, for comparison with the noise.
-        deviations: Noise levels at which the likelihood was evaluated, ``k``, increasing.
-        log_likelihoods: Log likelihoods at ``deviations``, ``k``, relative to the largest.
+        deviations: Values of the noise at which the likelihood was evaluated, ``k``, increasing.
+        log_likelihoods: Log likelihoods at ``deviations``, ``k``, minus the largest of them.
         is_floor: Whether the given noise is GPyTorch's minimum
             (``gpytorch.settings.min_fixed_noise``), which replaces smaller values such as 0.
-        are_deviations: Whether the given variances are rejected and their squares are not, so that
-            they may be standard deviations. If all given values are equal, this may also be due to
-            other errors.
+        are_deviations: Whether the given variances are rejected and their squares are not. The
+            given values may then be standard deviations. If all given values are equal, this may
+            also be due to other errors.
     """
 
     stated: float
@@ -84,12 +92,12 @@ class NoiseDiagnosis:
 
     @property
     def agrees(self) -> bool:
-        """Whether the stated noise lies in the interval."""
+        """Whether the stated noise lies in the ``interval``."""
         return self.interval[0] <= self.stated <= self.interval[1]
 
     @property
     def summary(self) -> str:
-        """The stated and the supported noise, in one line."""
+        """The stated noise, the supported noise and its interval, in one line of text."""
         stated, supported, *ends = map(_number, (self.stated, self.supported, *self.interval))
         return (
             f"Observation noise: stated {stated}, the data support {supported} "
@@ -98,13 +106,14 @@ class NoiseDiagnosis:
 
     @property
     def advice(self) -> str | None:
-        """How to correct the model.
+        """A text on how to correct the model, or None if no correction is needed.
 
-        None if the stated noise agrees with informative data, or is too large but negligible
-        compared with the objective.
+        No correction is needed if the stated noise agrees with informative data, or is too large
+        but negligible compared with the objective.
         """
         if self.agrees:
-            # If the noise was fitted together with the kernel, the kernel absorbed none of it.
+            # A wide interval is a problem only if the noise was given: the kernel may then have
+            # absorbed noise. A kernel that was fitted together with the noise has absorbed none.
             is_vague = self.given and self.interval[1] > _VAGUE * self.stated
             return _HARDLY_TELLING if is_vague else None
         is_larger = self.stated < self.interval[0]
@@ -149,27 +158,33 @@ class NoiseDiagnosis:
 def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None) -> NoiseDiagnosis:
     """Estimate the factor by which the observation noise of a fitted model is wrong.
 
-    The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
-    with everything else in the model fixed. The interval holds all ``m`` that the likelihood ratio
-    test does not reject: ``2 (log L(max) - log L(m))`` is at most the ``level``-quantile of
-    chi-square with one degree of freedom. Observations that are stated to be noise-free stay
-    noise-free, and the noise of the other observations is judged given these observations. If all
-    are stated to be noise-free, a single noise variance is estimated. For a `PartlyKnownNoiseGP`,
-    only the given noise is judged. For a model of several tasks, only the noise of one ``task`` is
-    judged. The noise of all other observations is fixed as stated.
+    The likelihood ``L(m)`` of the training data, with all noise variances of the model multiplied
+    by ``m``, is maximised over ``m >= 0``. Everything else in the model stays fixed. The interval
+    holds all ``m`` that the likelihood ratio test does not reject: ``2 (log L(best) - log L(m))``
+    is at most the ``level``-quantile of the chi-square distribution with one degree of freedom,
+    where ``best`` is the most likely multiplier.
+
+    Observations without noise in the model stay without noise, and ``L(m)`` is the likelihood of
+    the other observations given these observations. If no observation has noise in the model, a
+    single noise variance is estimated. For a `PartlyKnownNoiseGP`, only given variances are
+    multiplied by ``m``, and for a model of several tasks, only the variances of one ``task``. All
+    other variances stay fixed.
 
     Hyperparameters fitted under too little noise absorb part of the missing noise, mostly through a
-    short lengthscale. The supported noise is then too small: correct it, fit and diagnose again.
+    short lengthscale. The supported noise is then too small. So correct the model's noise, fit the
+    model again, and repeat the diagnosis.
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
             or given noise, or a `CalibratedModel` or `CensoredDelayModel` of such a process.
             Pending points are ignored. The model is not changed.
-        level: Level of the interval, in (0, 1).
-        task: The value of the task feature whose observations are judged (multi-task models only).
+        level: Confidence level of the interval, in (0, 1).
+        task: For a multi-task model, the value of the task feature of the observations whose noise
+            is diagnosed; None for other models.
 
     Raises:
-        UnsupportedError: If the model is no such process, or its outcome transform is not affine.
+        UnsupportedError: If the model is not of one of these kinds, or its outcome transform is not
+            affine.
         InputDataError: If there are no training data, or ``task`` is missing or unknown.
 
     Example:
@@ -189,9 +204,9 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     is_zero = stated == 0.0
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     noise = torch.ones_like(prior.noise) if is_zero else prior.noise
-    base = root_mean(noise) if is_zero else stated  # standard deviation at m = 1
-    # The noise of observations that are not judged is added to the covariance of the objective, and
-    # these observations count as noise-free.
+    base = root_mean(noise) if is_zero else stated  # the noise at multiplier 1
+    # The noise of the observations outside `rows` is fixed. So it is added to the covariance of the
+    # objective, and the multiplied noise of these observations is 0.
     others = torch.where(rows, 0.0, prior.noise)
     data = prior._replace(
         covariance=prior.covariance + others.diag_embed(), noise=torch.where(rows, noise, 0.0)
@@ -199,13 +214,15 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     support = supported_multipliers(whitened(data), level)
     # The factor 1.01 allows for rounding: the noise is a difference of two rounded variances.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    # If the data support the absence of noise, small squares always fit.
+    # The squares of the given variances are tested only if the data exclude the absence of noise.
+    # Otherwise squares that are nearly zero would always fit.
     is_known = not (is_zero or is_floor) and support.low > 0.0
     are_deviations = given and is_known and not support.low <= 1.0 <= support.high
-    if are_deviations:  # unless the best multiple fits much better than the squares
+    if are_deviations:  # but not if the best multiple fits much better than the squares
         squares = data._replace(noise=squared_units * data.noise.square())
         gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
-        ratios = (squared_units * data.noise)[data.noise > 0.0]  # `whitened` omits determinants
+        # `whitened` omits the determinant of the noise, which differs between both likelihoods.
+        ratios = (squared_units * data.noise)[data.noise > 0.0]
         are_deviations = gain + 0.5 * float(ratios.log().sum()) <= gammaincinv(0.5, level)
     return NoiseDiagnosis(
         stated=stated,
@@ -225,7 +242,12 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
 
 
 def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
-    """Return a mask of the training observations that are judged, and whether noise was given."""
+    """Return which observations have noise that is diagnosed, and whether this noise was given.
+
+    The first result has ``n`` booleans, one for each training observation. They select the
+    observations of the ``task``, if the model has several tasks. If the noise of some of them was
+    given and of some was fitted, they select only the observations with given noise.
+    """
     rows, likelihood = torch.ones_like(gp.train_targets, dtype=torch.bool), gp.likelihood
     if isinstance(gp, MultiTaskGPyTorchModel) != (task is not None):
         raise InputDataError(
@@ -291,14 +313,16 @@ _HARDLY_TELLING = (
 
 
 class WhitenedTargets(NamedTuple):
-    """Independent coordinates of the data, for the likelihood of a multiplier of the noise.
+    """Independent coordinates of the data, for the likelihood of a multiplier ``m`` of the noise.
 
     Let ``K`` be the covariance of the objective at the training inputs, ``N`` the diagonal matrix
-    of the noise variances, and ``r ~ N(0, K + m N)`` the targets minus their mean. Let
+    of the noise variances, and ``r``, normal with mean 0 and covariance ``K + m N``, the targets
+    minus their mean. Let
 
         ``N^{-1/2} K N^{-1/2} = U diag(lambda) U^T``,    ``s = U^T N^{-1/2} r``.
 
-    The coordinates of ``s`` are independent, with variances ``lambda_i + m``, so for every ``m``
+    The coordinates ``s_i`` are independent, with variances ``lambda_i + m``. So for every ``m`` the
+    log likelihood is, with a constant that does not depend on ``m``,
 
         ``log L(m) = -1/2 sum_i [s_i^2 / (lambda_i + m) + log(lambda_i + m)] + const``.
 
@@ -306,23 +330,28 @@ class WhitenedTargets(NamedTuple):
     so a fine grid of ``t`` misses no local maximum.
     """
 
-    eigenvalues: Tensor  # n, nonnegative
-    squares: Tensor  # n, squares of the coordinates
+    eigenvalues: Tensor  # lambda_i, n, nonnegative
+    squares: Tensor  # s_i^2, n
 
     def log_likelihood(self, t: Tensor) -> Tensor:
-        """``log L`` at ``t = log m`` (``k``), up to a constant."""
+        """Log likelihood of the multipliers ``m = exp(t)`` of the noise, up to a constant.
+
+        The result has the shape ``k`` of ``t``. The constant does not depend on ``m``.
+        """
         total = self.eigenvalues + t.exp().unsqueeze(-1)
         return -0.5 * (self.squares / total + total.log()).sum(dim=-1)
 
     def at(self, t: float) -> float:
-        """``log L`` at a single ``t``."""
+        """Log likelihood of one multiplier, ``exp(t)``, up to the constant of `log_likelihood`."""
         return float(self.log_likelihood(self.squares.new_tensor([t])))
 
 
 def whitened(prior: TrainingPrior) -> WhitenedTargets:
-    """The independent coordinates of noisy observations, given the noise-free observations.
+    """The independent coordinates of the observations whose noise variance is positive.
 
-    The likelihood of the noise-free observations does not depend on ``m``.
+    Their distribution is conditioned on the noise-free observations. The likelihood of the
+    noise-free observations themselves does not depend on the multiplier of the noise, so it is left
+    out.
     """
     covariance, noise, deviation = prior.covariance, prior.noise, prior.deviation
     noisy = noise > 0.0
@@ -340,18 +369,23 @@ def whitened(prior: TrainingPrior) -> WhitenedTargets:
 
 
 class SupportedMultipliers(NamedTuple):
-    """Multipliers supported by the data, and the likelihood of all evaluated multipliers."""
+    """Multipliers of the noise variances that the data support, and the likelihood curve."""
 
-    best: float
-    low: float
-    high: float
-    log_multipliers: Tensor  # k, increasing
-    log_likelihoods: Tensor  # k, relative to the greatest
+    best: float  # the most likely multiplier
+    low: float  # the smallest multiplier that the likelihood ratio test does not reject
+    high: float  # the largest multiplier that the test does not reject
+    log_multipliers: Tensor  # logarithms of the evaluated multipliers, k, increasing
+    log_likelihoods: Tensor  # log likelihoods of these multipliers, k, minus the greatest of them
 
 
 def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMultipliers:
-    """The most likely multiplier, and the interval of multipliers that are not rejected."""
-    drop = gammaincinv(0.5, level)  # half the quantile of chi-square
+    """The most likely multiplier of the noise, and the interval of multipliers not rejected.
+
+    The likelihood ratio test rejects multipliers at the significance ``1 - level``.
+    """
+    # Multipliers are rejected if their log likelihood is less than the maximum by more than this,
+    # half the ``level``-quantile of the chi-square distribution.
+    drop = gammaincinv(0.5, level)
     points = _grid(data, drop)
     values = data.log_likelihood(points)
     best = int(values.argmax())
@@ -368,8 +402,8 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
     threshold = float(values[best]) - drop
     inside = (values >= threshold).nonzero().flatten()
     first, last = int(inside[0]), int(inside[-1])
-    # The first grid point represents all smaller multipliers, down to 0. The last grid point is
-    # always outside the interval, see `_grid`.
+    # The first grid point represents all smaller multipliers, so it stands for 0. The last grid
+    # point is always rejected (see `_grid`), so `high` is between two grid points.
     return SupportedMultipliers(
         best=0.0 if best == 0 else float(points[best].exp()),
         low=0.0 if first == 0 else _crossing(data, points[first - 1 : first + 1], threshold),
@@ -380,13 +414,19 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 
 
 def _grid(data: WhitenedTargets, drop: float) -> Tensor:
-    """Values of ``log m``, from the smallest resolvable value to one that is always rejected."""
+    """Increasing logarithms of multipliers ``m``, at most `_STEP` apart.
+
+    The multipliers range from the smallest ``m`` that rounding resolves to an ``m`` that is always
+    rejected, because its log likelihood is less than the maximum by more than ``drop``.
+    """
     eigenvalues, squares = data
-    # Rounding errors of eigenvalues, and of eigenvalues plus m, are relative to the largest one.
+    # Rounding errors of all eigenvalues, and of their sums with m, are relative to the largest
+    # eigenvalue. So smaller values of m make no difference.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
     # Eigenvalues are nonnegative, so log L(m) is at most -n/2 log m. At `high` this bound is below
-    # log L(start) - drop, and the threshold is not below that value.
+    # log L(start) - drop for one multiplier, `start` (both are logarithms). The maximum is at least
+    # log L(start), so `high` is rejected.
     reached = float(data.log_likelihood(start)) - drop
     high = -2.0 / len(squares) * reached + _STEP
     low = float(smallest.log())
@@ -395,5 +435,8 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
 
 
 def _crossing(data: WhitenedTargets, ends: Tensor, threshold: float) -> float:
-    """The multiplier between neighbouring points ``ends`` at which ``log L`` is ``threshold``."""
+    """The multiplier at which the log likelihood equals ``threshold``.
+
+    Its logarithm is between the two neighbouring grid points ``ends``.
+    """
     return math.exp(brentq(lambda t: data.at(t) - threshold, *ends.tolist()))

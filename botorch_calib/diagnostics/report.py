@@ -1,4 +1,8 @@
-"""`CalibrationReport`: scores of predictive distributions, printed as a table."""
+"""`CalibrationReport`: scores of predictive distributions, printed as a table.
+
+A *forecaster* is a model whose predictive distributions are scored: the calibrated model or its
+base model.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
 from botorch_calib.diagnostics.report_scores import ForecastScores
 
-#: With fewer observations a report says that the numbers are rough.
+#: A report on fewer observations than this says that its numbers are rough.
 FEW_OBSERVATIONS = 20
 
 #: The name of the base model in a report, if that model is a Gaussian process.
@@ -54,18 +58,22 @@ class CalibrationReport:
     `botorch_calib.plotting` draw the report, and ``plot_calibration_alarm`` draws one alarm.
 
     Attributes:
-        alpha: Probability of an outcome outside of the central prediction intervals.
-        levels: Quantile levels, ``M``.
+        alpha: Predicted probability of an outcome outside the central prediction interval.
+        levels: Quantile levels, ``M``, increasing.
         source: How outcomes were predicted: ``"prequential"`` (from earlier outcomes), ``"loo"``
-            (from all other outcomes), ``"held-out"``, or ``"given"`` (elsewhere).
+            (from all other outcomes), ``"held-out"`` (outcomes that are not in the training data),
+            or ``"given"`` (the predictions were passed to the report).
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the base model without calibration.
-        noise: The result of `noise_diagnosis`, or None if that does not support the model.
+        noise: The result of `noise_diagnosis`, or None if `noise_diagnosis` does not support the
+            model.
         base_name: The name of the base model in tables and figures.
-        alarms: A `CalibrationAlarm` for each forecaster, by name, if outcomes were predicted in
-            time order. The probability of a false alarm is bounded if each prediction was made
-            before its outcome was known, as for the alarm ``"carried"``. It is not bounded for an
-            alarm that was replayed over the training data (``source="prequential"``).
+        alarms: A `CalibrationAlarm` for each of the ``forecasts``, by the same names, if outcomes
+            were predicted in time order; and the alarm ``"carried"``, if the caller of
+            `calibration_report` passed an alarm. The probability of a false alarm is bounded if
+            each prediction was made before its outcome was known, as for ``"carried"``. It is not
+            bounded for an alarm that was replayed over the training data
+            (``source="prequential"``).
     """
 
     alpha: float
@@ -79,18 +87,18 @@ class CalibrationReport:
 
     @property
     def num_observations(self) -> int:
-        """Number of observations that are judged."""
+        """Number of observations with which the predictions are compared."""
         return len(self.base.pits)
 
     @property
     def forecasts(self) -> dict[str, ForecastScores]:
-        """The scores of each forecaster, by name. The calibrated model comes first."""
+        """Scores by name: ``"calibrated"``, if there is a calibrator, then ``base_name``."""
         base = {self.base_name: self.base}
         return base if self.calibrated is None else {"calibrated": self.calibrated, **base}
 
     @property
     def note(self) -> str | None:
-        """A warning if there are few observations, else None."""
+        """A text that warns of rough numbers if there are few observations, else None."""
         if self.num_observations >= FEW_OBSERVATIONS:
             return None
         return f"With only {self.num_observations} observations these numbers are rough."
@@ -125,7 +133,7 @@ class CalibrationReport:
 
 
 def _plain(scores: object) -> object:
-    """Convert dataclasses, tensors and tuples to dictionaries, lists and numbers."""
+    """Convert dataclasses, tensors and tuples to dictionaries, lists and numbers, recursively."""
     if isinstance(scores, Tensor):
         return scores.tolist()
     if isinstance(scores, tuple):
@@ -139,7 +147,7 @@ def _plain(scores: object) -> object:
 
 
 def _table(report: CalibrationReport) -> list[str]:
-    """Lines with coverage, scores, coverage by region and observed frequencies of quantiles."""
+    """Lines of text with coverage, scores, coverage by region and frequencies of quantiles."""
     columns = list(report.forecasts.values())
     lines = [
         _row("", list(report.forecasts)),
@@ -161,7 +169,7 @@ def _table(report: CalibrationReport) -> list[str]:
 
 
 def _region_rows(columns: list[ForecastScores]) -> list[str]:
-    """Lines with the coverage in each cell of the inputs."""
+    """Lines with the coverage in each cell of the inputs; each column is a forecaster."""
     cells = columns[0].regions
     if not cells:
         return []
@@ -172,7 +180,7 @@ def _region_rows(columns: list[ForecastScores]) -> list[str]:
         shares = [scores.regions[index] for scores in columns]
         texts = [_share(share.coverage, share.interval) for share in shares]
         lines.append(_row(f"  region {index + 1}, n = {cell.count}", texts))
-        # Inputs in which the cell is smaller than the range of the data
+        # Only inputs in which the cell is smaller than the range of the data describe the cell.
         cut = ((cell.lower > lowest) | (cell.upper < highest)).nonzero().flatten().tolist()
         lines += [f"    x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]" for i in cut]
     return lines

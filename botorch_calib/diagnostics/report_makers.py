@@ -1,4 +1,8 @@
-"""Calibration reports on models, and on predictions of any library."""
+"""Calibration reports on models, and on predictions of any library.
+
+A report compares predictive distributions with observations. In this module, to *judge*
+observations or predictions means to make this comparison.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import Prediction
 from botorch_calib.posteriors.outcome_maps import Affine
 
-#: Quantile levels that are judged by default.
+#: Default levels of the predicted quantiles that are compared with observations.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -66,29 +70,31 @@ def calibration_report(
     num_regions: int = 4,
     alarm: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """Judge the predictive distributions of a model and of its Gaussian process.
+    """Compare the predictive distributions of a model and of its base model with observations.
 
-    Without ``X`` and ``Y``, the training data are judged. The Gaussian process predicts each
-    observation with the current hyperparameters, which were fitted to all data. A fresh copy of the
-    calibrator is run over the residuals in order. Each observation is judged by the distribution
-    that was predicted before the calibrator learned from it. With held-out data, the present model
-    is judged. The model and the calibrator are not changed.
+    With held-out data ``X`` and ``Y``, the present model predicts ``Y``. Otherwise the report is on
+    the training data. The base model predicts each training observation with the current
+    hyperparameters, which were fitted to all data. A fresh copy of the calibrator is run over the
+    residuals in order. Each observation is compared with the distribution that was predicted before
+    the calibrator learned from this observation. The model and the calibrator are not changed.
 
-    The report is about observations. Statements about the noise-free objective depend on the stated
-    noise as well, so the `noise_diagnosis` of an exact Gaussian process is added.
+    The report is about observations. Predictions of the noise-free objective depend on the noise in
+    the model as well, so the `noise_diagnosis` of an exact Gaussian process is added.
 
     Args:
-        model: A `CalibratedModel`, a BoTorch model that it supports, or an exact Gaussian process
-            of GPyTorch, with one output.
-        X: Held-out inputs, ``n x d``.
+        model: A `CalibratedModel`, a BoTorch model that a `CalibratedModel` supports, or an exact
+            Gaussian process of GPyTorch, with one output.
+        X: Held-out inputs, ``n x d``; give both ``X`` and ``Y``, or neither.
         Y: Held-out observations, ``n x 1``.
-        alpha: Probability, in (0, 1), outside of the central intervals that are judged.
-        levels: ``M`` increasing quantile levels in (0, 1).
-        num_initial: Number of initial training points (the design) that are not judged.
+        alpha: Predicted probability, in (0, 1), outside of the central intervals whose coverage is
+            reported.
+        levels: ``M`` increasing levels in (0, 1) of the quantiles whose frequencies are reported.
+        num_initial: Number of initial training points (the design) that are left out of the report.
         residuals: How training observations are predicted: each from the earlier observations
             (``"prequential"``), or each from all other observations (``"loo"``).
         num_regions: Number of cells of the input space for which coverage is reported.
-        alarm: An alarm, added to the report, that observed the outcomes as they arrived.
+        alarm: An alarm that observed the outcomes as they arrived. It is added to the report as
+            ``alarms["carried"]``.
 
     Raises:
         UnsupportedError: If the model has several outputs or is not supported.
@@ -128,19 +134,20 @@ def report_from_pits(
     num_regions: int = 4,
     bounds: Tensor | None = None,
 ) -> CalibrationReport:
-    """Judge predictive distributions of any library by probability integral transforms (PITs).
+    """Report on predictive distributions of any library, given as probability integral transforms.
 
-    Widths of intervals, and scores that depend on them, are unknown and left out.
+    Widths of intervals, and scores that depend on widths, are unknown and left out.
 
     Args:
-        pits: Predicted probabilities of a value below the observation, ``n``, in [0, 1], in time
-            order: a tensor, an array or a list.
-        alpha: Probability, in (0, 1), outside of the central intervals that are judged.
-        levels: ``M`` increasing quantile levels in (0, 1).
+        pits: Probability integral transforms, ``n``, in time order: the predicted probabilities, in
+            [0, 1], of a value below the observation. A tensor, an array or a list.
+        alpha: Predicted probability, in (0, 1), outside of the central intervals whose coverage is
+            reported.
+        levels: ``M`` increasing levels in (0, 1) of the quantiles whose frequencies are reported.
         X: The inputs, ``n x d``, if coverage is to be reported in cells of the inputs.
-        num_regions: Number of cells.
-        bounds: A box ``2 x d``, chosen before the observations were made. The alarm then also tests
-            each half of the box along each input.
+        num_regions: Number of cells of the inputs.
+        bounds: A box ``2 x d``, chosen before the observations were made; it needs ``X``. The
+            `CalibrationAlarm` of the report then also tests each half of the box along each input.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -167,13 +174,13 @@ def report_from_moments(
     num_regions: int = 4,
     bounds: Tensor | None = None,
 ) -> CalibrationReport:
-    """Judge normal predictive distributions of any library.
+    """Report on normal predictive distributions of any library.
 
     Args:
         mean: Predicted means, ``n``, in time order: a tensor, an array or a list.
         deviation: Predicted standard deviations of observations, noise included, ``n``.
-        observed: The observations, ``n``, which were not used for the predictions.
-        alpha: As in `report_from_pits`, which explains all arguments from here on.
+        observed: The observations, ``n``, none of which was used for its own prediction.
+        alpha: This argument and all further arguments are as in `report_from_pits`.
         levels: Quantile levels.
         X: The inputs, ``n x d``.
         num_regions: Number of cells.
@@ -204,12 +211,15 @@ class Forecasts(NamedTuple):
 
     inputs: Tensor | None  # n x d
     bounds: Tensor | None  # 2 x d; an alarm also tests the halves of this box
-    judged: list[Judged]
-    base_name: str = "stated"
+    judged: list[Judged]  # of the base model and, with a calibrator, of the calibrated model
+    base_name: str = "stated"  # name of the base model in the report
 
 
 def _vector(name: str, values: ArrayLike | Tensor, num: int | None = None) -> Tensor:
-    """Convert one or more finite numbers, in any container, to a vector in double precision."""
+    """Convert ``num`` finite numbers (None: at least one) to a vector in double precision.
+
+    The numbers may be in a tensor, an array or a list. ``name`` is for error messages.
+    """
     vector = check_array(name, values, (num,))
     if not len(vector):
         raise BotorchTensorDimensionError(f"`{name}` must hold at least one number.")
@@ -221,7 +231,7 @@ def _inputs(X: ArrayLike | Tensor | None, num: int) -> Tensor | None:
 
 
 def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -> Forecasts:
-    """Forecasts of a model's training data, without the first ``num_initial`` observations."""
+    """Judged predictions of the training data without the first ``num_initial`` observations."""
     process, calibrator = slots_of(model)[:2]
     if calibrator is None and isinstance(process, Model):
         check_process(process)
@@ -243,7 +253,7 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
 
 
 def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float) -> Forecasts:
-    """Forecasts of observations that the model has not seen."""
+    """Judged predictions of held-out observations ``Y``, ``n x 1``, at ``X``, ``n x d``."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
     check_pairs(X, Y)
@@ -289,7 +299,10 @@ def _report_of(
     noise: NoiseDiagnosis | None = None,
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """Return the report on forecasts, with alarms if the forecasts were made in time order."""
+    """Return the report on judged predictions, with alarms if they were made in time order.
+
+    ``carried`` is an alarm that observed the outcomes as they arrived, or None.
+    """
     levels = check_levels("levels", check_numbers("levels", levels).to("cpu", torch.double))
     check_count("num_regions", num_regions)
     inputs, bounds, judged, name = forecasts

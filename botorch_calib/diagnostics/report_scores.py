@@ -36,26 +36,27 @@ class RegionCoverage:
 class ForecastScores:
     """Scores of the predictive distributions of one model against ``n`` observations.
 
-    Widths, deviations and scores are in units of the outcome, and None if only probabilities are
-    known. The central interval has the probability ``1 - alpha``.
+    The fields ``mean_...`` are in units of the outcome. They are None if only probabilities are
+    known. The central interval has the predicted probability ``1 - alpha``, with the ``alpha`` of
+    the report.
     """
 
     frequencies: Tensor  # share of observations at or below the quantile at each of the M levels
-    frequency_intervals: Tensor  # binomial 95 % intervals for these probabilities, M x 2
+    frequency_intervals: Tensor  # binomial 95 % intervals for the true shares, M x 2
     calibration_error: float  # sum_j (level_j - frequency_j)^2
     coverage: float  # share of observations inside the central interval
     coverage_interval: tuple[float, float]  # binomial 95 % interval for the coverage probability
-    regions: tuple[RegionCoverage, ...]  # coverage in each cell of the inputs, if these are known
+    regions: tuple[RegionCoverage, ...]  # coverage in each cell; empty if the inputs are unknown
     pits: Tensor  # predicted probabilities of a value below the observation, n, in time order
     covered: Tensor  # whether each observation is inside the central interval, n
-    mean_width: float | None = None  # of the central interval
+    mean_width: float | None = None  # mean width of the central interval
     mean_deviation: float | None = None  # mean predicted standard deviation
-    mean_interval_score: float | None = None  # of the central interval
+    mean_interval_score: float | None = None  # mean interval score of the central interval
     mean_crps: float | None = None  # mean continuous ranked probability score
 
     @property
     def running_coverage(self) -> Tensor:
-        """Coverage of the first ``t`` observations, for ``t = 1, ..., n``."""
+        """Coverage of the first ``t`` observations, for ``t = 1, ..., n``, as a tensor."""
         covered = self.covered.double()
         return covered.cumsum(dim=0) / torch.ones_like(covered).cumsum(dim=0)
 
@@ -64,22 +65,33 @@ class ForecastScores:
 
 
 class Judged(NamedTuple):
-    """Probability integral transforms (PITs), coverage and mean scores of ``n`` observations."""
+    """Results of a comparison of ``n`` observations with their predictive distributions."""
 
-    pits: Tensor  # n
-    covered: Tensor  # n
+    pits: Tensor  # probability integral transforms of the observations, n
+    covered: Tensor  # whether each observation is inside the central interval, n
     means: dict[str, float]  # the fields `mean_...` of `ForecastScores` that are known
 
 
 def judged_predictions(
     stated: Prediction, predictive: PiecewisePredictive | None, Y: Tensor, alpha: float
 ) -> list[Judged]:
-    """Judge a prediction of ``Y``, ``n x 1``, without and, if there is one, with a correction."""
+    """Compare observations ``Y``, ``n x 1``, with predictions without and with calibration.
+
+    Args:
+        stated: The base model's predictions of the observations.
+        predictive: A calibrator's distributions of the residuals, or None.
+        Y: The observations.
+        alpha: Probability outside of the central interval.
+
+    Returns:
+        A result for the base model and, unless ``predictive`` is None, for the calibrated model.
+    """
     predictives = (None,) if predictive is None else (None, predictive)
     y = Y.double().view(stated.shape)
     if not stated.is_gaussian:
         return [_judged(stated.corrected(each), y, 1.0, alpha) for each in predictives]
-    # Compute in standard deviations, which may be tiny compared with the outcomes.
+    # Residuals in units of standard deviations lose no digits if the standard deviations are tiny
+    # compared with the outcomes.
     z, unit = stated.own_score(y), stated.unit_of_scores
     normal = PiecewisePredictive.gaussian((1, 1), device=z.device)
     laws = [(normal if each is None else each).to(torch.double) for each in predictives]
@@ -89,7 +101,10 @@ def judged_predictions(
 def _judged(
     law: PiecewisePredictive | Prediction, at: Tensor, unit: Tensor | float, alpha: float
 ) -> Judged:
-    """Judge observations ``at`` by a distribution; multiplying by ``unit`` gives outcome units."""
+    """Compare the observations ``at`` with the distribution ``law``, both in the same unit.
+
+    Multiplication by ``unit`` converts widths and scores to units of the outcome.
+    """
     if isinstance(law, Prediction):
         deviation = law.moments()[1].sqrt()
         score = crps_of_quantiles(law.quantile, at.reshape(-1)).view(at.shape)
@@ -110,7 +125,7 @@ def _judged(
 
 
 def scores_of(judged: Judged, levels: Tensor, cells: Sequence[Cell]) -> ForecastScores:
-    """Scores of a forecaster at quantile ``levels``, ``M``, and in cells of the inputs."""
+    """Scores of one model at quantile ``levels``, ``M``, and its coverage in ``cells``."""
     pits, covered, means = judged
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
@@ -133,7 +148,7 @@ def scores_of(judged: Judged, levels: Tensor, cells: Sequence[Cell]) -> Forecast
 
 
 def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
-    """The fraction of covered observations, and its binomial interval."""
+    """The fraction of ``covered`` (booleans ``n``), and its binomial 95 % interval."""
     low, high = binomial_interval(covered.sum(), len(covered))
     return float(covered.double().mean()), (float(low), float(high))
 
@@ -152,8 +167,9 @@ class Cell(NamedTuple):
 def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
     """Partition inputs ``n x d`` by median splits along the widest coordinate, as a k-d tree does.
 
-    The cell with the most points is split until there are ``num_cells``, or no cell holds two
-    different points. Widths are relative to the ranges. The boxes partition the bounding box.
+    The cell with the most points is split until there are ``num_cells`` cells, or until no cell
+    holds two different points. The width of a cell along a coordinate is the range of its points,
+    relative to the range of all points. The boxes of the cells partition the bounding box of ``X``.
     """
     low, high = X.min(dim=0).values, X.max(dim=0).values
     span = torch.where(high > low, high - low, torch.ones_like(low))
@@ -169,14 +185,18 @@ def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
 
 
 def _halves(X: Tensor, cell: Cell, span: Tensor) -> list[Cell]:
-    """The two parts of a cell, or none if all points coincide."""
+    """The two parts of a cell, or an empty list if all its points coincide.
+
+    ``span``, ``d``, has the range of all inputs in each coordinate.
+    """
     points = X[cell.indices]
     widths = (points.max(dim=0).values - points.min(dim=0).values) / span
     axis = int(widths.argmax())
     if not widths[axis] > 0:
         return []
     values = points[:, axis]
-    # Points equal to the median go to the lower part, or to the upper if the median is the maximum.
+    # Points equal to the median go to the lower part. If the median is the maximum, they go to the
+    # upper part, which would otherwise be empty.
     median = values.median()
     left = values <= median if (values > median).any() else values < median
     cut = (values[left].max() + values[~left].min()) / 2

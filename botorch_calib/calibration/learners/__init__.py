@@ -1,4 +1,4 @@
-"""Learners of quantiles from a stream of conformity scores."""
+"""Learners of thresholds: quantiles of conformity scores, as a function of the inputs."""
 
 from botorch_calib.calibration.learners.automatic_settings import AggregatedQuantileTracker
 from botorch_calib.calibration.learners.kernel_quantile_regression import ExactQuantileLearner

@@ -1,4 +1,8 @@
-"""`AggregatedQuantileTracker`: trackers with different settings, mixed online by their losses."""
+"""`AggregatedQuantileTracker`: a weighted average of trackers with different settings.
+
+The trackers are called members, and all members of one average are called a bank. The weight of a
+member depends on its losses so far.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,24 @@ from botorch_calib.calibration.learners.online import Localization, OnlineQuanti
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
-#: Default step of a single tracker.
+#: Default step size of a single tracker.
 STEP_SIZE = 0.05
-#: Default settings of a bank of trackers.
+#: Default settings of a bank of trackers; its members have all combinations of the first three.
 LENGTHSCALES = (0.1, 0.25, math.inf)
 SCALES = (1.0,)
 STEP_SIZES = (0.05, 0.1, 0.2)
 STEP_DECAY = 0.3
 
-# Initial width of the safety net of `AggregatedQuantileTracker`, and the inverse of its slope
+# Constants of the safety net of `AggregatedQuantileTracker`. The net has no effect on a threshold
+# while the shortfall of its outcomes is within a width, which is initially _ROOM. Beyond the width
+# it shifts the threshold by the excess, divided by _RAMP.
 _ROOM, _RAMP = 8.0, 2.0
-# Lower limit of the gap, which keeps AdaHedge's rate finite. At the rate ln K / 1e-12, a member
-# whose loss exceeds the least loss by 1e-10 has a weight below 1e-30: the best members share all
-# weight.
+# Lower limit of the gap, which is the denominator of AdaHedge's rate, ln K / gap, for K members. At
+# this limit a member whose loss exceeds the least loss by 1e-10 has a weight below 1e-30, so only
+# the best members have weight, as they should at gap 0.
 _LEAST_GAP = 1e-12
 
-# NumPy arrays in loops over rounds, PyTorch tensors otherwise
+# `_net` takes NumPy arrays in a loop over observations, which is faster, and otherwise tensors.
 Array = TypeVar("Array", np.ndarray, Tensor)
 
 #: A setting of a tracker: one number, or several numbers for a bank of trackers.
@@ -42,7 +48,7 @@ Setting = float | Sequence[float]
 
 
 class Member(NamedTuple):
-    """Settings of one tracker of a bank."""
+    """Settings of one tracker of a bank: see `OnlineQuantileTracker`."""
 
     lengthscale: float
     scale: float
@@ -50,21 +56,25 @@ class Member(NamedTuple):
 
 
 class AggregatedQuantileTracker(QuantileLearner):
-    r"""A bank of trackers, mixed online by exponential weights on their pinball losses.
+    r"""A bank of trackers, averaged online with weights that depend on their pinball losses.
 
-    Each of the ``K`` members is an `OnlineQuantileTracker` with its own lengthscale, scale and
-    step. Their thresholds are averaged with weights ``w_k ~ exp(-gamma_t L_k)``, where ``L_k`` is
-    the member's accumulated pinball loss, summed over the levels. ``gamma_t = ln K / Delta_t`` is
-    AdaHedge's rate [deRooij2014]; ``Delta_t`` is the accumulated gap between the weighted mean of
-    the members' losses and their mix loss. So no rate needs tuning. The pinball loss is convex, and
-    clamping the average to [0, 1] does not increase it. Therefore the loss of the average is at
-    most the loss of the best member plus ``2 sqrt(V ln K)`` and lower-order terms, with ``V`` the
-    accumulated variance of the members' losses. Dynamically-tuned adaptive conformal inference
-    [Gibbs2024] mixes step sizes in the same way.
+    Each of the ``K`` trackers (members) is an `OnlineQuantileTracker` with its own lengthscale,
+    scale and step size. The members' thresholds are averaged. After the observations before ``t``,
+    member ``k`` has the weight ``w_k ~ exp(-gamma_t L_k)``, where ``L_k`` is the member's
+    accumulated pinball loss, summed over the levels. The rate ``gamma_t = ln K / Delta_t`` is
+    AdaHedge's [deRooij2014] and needs no tuning. ``Delta_t``, the accumulated gap, is the sum over
+    the observations of the weighted mean of the members' losses ``l_k``, minus their mix loss
+    ``-ln(sum_k w_k exp(-gamma l_k)) / gamma``. The pinball loss is convex, and clamping the average
+    to [0, 1] does not increase the loss. Therefore the loss of the average is at most the loss of
+    the best member plus ``2 sqrt(V ln K)`` and lower-order terms, where ``V`` is the accumulated
+    variance of the members' losses. Dynamically-tuned adaptive conformal inference [Gibbs2024]
+    averages over step sizes in the same way.
 
-    An average of calibrated thresholds need not be calibrated, so a safety net is added. Let
-    ``b_t(x)`` be the average, clamped to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the shortfall
-    of the outcomes. The threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
+    An average of calibrated thresholds need not be calibrated, so a safety net is added, separately
+    for each level ``p``. The outcome ``o_t`` is 1 if the score of observation ``t`` is at or below
+    its threshold, and otherwise 0. Let ``b_t(x)`` be the average, clamped to [0, 1], and ``S_t =
+    sum_{s < t} (p - o_s)`` the shortfall of the outcomes. The threshold is ``theta_t(x) = b_t(x) +
+    r_t(S_t)`` with
 
         ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
 
@@ -72,17 +82,18 @@ class AggregatedQuantileTracker(QuantileLearner):
     no effect if ``|S_t| <= h_t``. The width ``h_t`` is twice the standard deviation of ``S_t`` for
     independent outcomes, plus 8 for the first steps.
 
-    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence ``|mean(o) - p| <= (h_T + 3) /
-    T``. If ``S`` exceeds ``h + 2``, the threshold is at least 1 and the outcome is 1, so ``S``
-    decreases. Likewise, ``S`` increases if it is below ``-(h + 2)``. A step changes ``S`` by less
-    than 1.
+    **Guarantee.** For *any* sequence of observations, ``|S_{T+1}| <= h_T + 3`` after ``T`` steps,
+    so the mean outcome differs from ``p`` by at most ``(h_T + 3) / T``. If ``S_t`` exceeds
+    ``h_t + 2``, the threshold is at least 1 and the outcome is 1, so ``S`` decreases. Likewise,
+    ``S`` increases if it is below ``-(h_t + 2)``. One step changes ``S`` by less than 1.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
-        lengthscales: Lengthscales of the members; infinity is a member without localization.
-        scales: Strengths ``k(x, x) > 0`` of the localized members.
-        step_sizes: First steps of the members.
-        step_decay: Exponent of the decay of all steps.
+        lengthscales: Lengthscales of the members; infinity means a member without localization.
+            There is a member for each combination of lengthscale, scale and step size.
+        scales: Strengths of localization ``k(x, x) > 0`` of the members with finite lengthscales.
+        step_sizes: First step sizes of the members.
+        step_decay: Exponent with which the step sizes of all members decay over time.
         initial: Initial constants of all members in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
@@ -126,7 +137,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         self._localizations = _localizations(members, len(self.levels))
         settings = self.levels.new_tensor(members)
         self.register_buffer("member_settings", settings)
-        # Settings of each column, which move with the module but are not in its state dict
+        # Settings of each column (a member and a level of it). As buffers they move with the
+        # module; they are not in the state dict, since `member_settings` determines them.
         columns = settings.repeat_interleave(len(self.levels), dim=0)
         self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
         self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
@@ -151,16 +163,19 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     @property
     def weights(self) -> Tensor:
-        """Current weights ``K`` of the ``members``."""
+        """Weights of the ``members`` for the next observation, ``K``, with sum 1."""
         return adahedge_weights(self.losses, self.mixability_gap)
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
-        """Raw thresholds ``... x M``: the members' average clamped to [0, 1], plus the shift."""
+        """Raw thresholds ``... x M``: ``sums`` clamped to [0, 1], plus the safety net's ``shift``.
+
+        ``sums`` has the weighted average of the members' thresholds, ``... x M``.
+        """
         # `hardtanh` is used as a clamp because its derivative is a single operation.
         return hardtanh(sums, 0.0, 1.0) + shift
 
     def _derive(self) -> Thresholds:
-        """Average the members' functions, so that ``M`` functions are evaluated, not ``K M``."""
+        """The members' average as ``M`` functions, so that ``K M`` functions need no evaluation."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
@@ -168,7 +183,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         if not len(self.centers):
             return Thresholds(everywhere)
         coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
-        # One block of t rows for each lengthscale
+        # Members with the same lengthscale have the same terms, so their coefficients are added.
+        # The result has a block of t rows, one for each center, for each lengthscale.
         blocks = [
             coefficients[:, at.columns].unflatten(-1, (-1, num)).sum(dim=-2)
             for at in self._localizations
@@ -185,16 +201,21 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.mixability_gap = torch.zeros_like(self.mixability_gap)
 
     def coverage_bound(self, num_steps: int) -> Tensor:
-        """Bound on ``|mean(o) - p|``, ``M``, after the first ``num_steps`` steps."""
+        """Return, for each level ``p``, an upper bound on ``|mean(o) - p|``, of shape ``M``.
+
+        Here ``mean(o)`` is the fraction of the first ``num_steps`` scores that were at or below the
+        threshold. The bound holds for every sequence of inputs and of scores in [0, 1].
+        """
         check_count("num_steps", num_steps)
         return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps
 
     def _room(self, t: Tensor) -> Tensor:
-        """The width ``h_t`` of the safety net."""
+        """The width ``h_t`` of the safety net (see the class) at step ``t``, for each level."""
         return _ROOM + 2.0 * (self.levels * (1.0 - self.levels) * t).sqrt()
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        # Members learn independently. Their losses then give the weights of all rounds.
+        # Members learn independently of each other, so they can process all observations first. The
+        # losses then give the weights before each observation.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
         levels, steps = self.levels.repeat(len(self.members)), decay * self._step_sizes
@@ -206,7 +227,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         scores = u.view(-1, 1, 1)
         losses = (scores - thresholds) * (self.levels - (scores <= thresholds).to(u))
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
-        # Scores are in [0, 1], so clamping does not increase the loss (see the class).
+        # Scores are in [0, 1], so clamping the average does not increase its loss.
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
         used, shortfall = self._caught(u, mixed)
 
@@ -216,7 +237,11 @@ class AggregatedQuantileTracker(QuantileLearner):
         return used
 
     def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply the safety net; return thresholds ``n x M`` and the final shortfall ``M``."""
+        """Apply the safety net to the members' averages ``mixed``, ``n x M``, for scores ``u``.
+
+        Returns:
+            The thresholds ``n x M``, and the shortfall ``M`` after the last observation.
+        """
         t = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
         room, levels, shortfall, scores, used = (
             values.cpu().numpy()
@@ -232,7 +257,7 @@ class AggregatedQuantileTracker(QuantileLearner):
 def _members(
     lengthscales: Sequence[float], scales: Sequence[float], step_sizes: Sequence[float]
 ) -> list[Member]:
-    """All combinations of settings, grouped by lengthscale."""
+    """A member for each combination of settings, in increasing order of the lengthscale."""
     given = {"lengthscales": lengthscales, "scales": scales, "step_sizes": step_sizes}
     for name, values in given.items():
         if not values:
@@ -241,14 +266,17 @@ def _members(
             check_positive(name, value, allow_inf=name == "lengthscales")
     members = []
     for lengthscale in sorted(set(map(float, lengthscales))):
-        # Members without localization have no scale.
+        # A member without localization has scale 0, so it is not repeated for each scale.
         strengths = [0.0] if math.isinf(lengthscale) else scales
         members += [Member(lengthscale, *rest) for rest in product(strengths, step_sizes)]
     return members
 
 
 def _localizations(members: list[Member], num_levels: int) -> list[Localization]:
-    """The columns of each finite lengthscale."""
+    """For each finite lengthscale, the columns of the members with this lengthscale.
+
+    A column is a pair of a member and a level; the levels of a member are adjacent.
+    """
     own = [member.lengthscale for member in members for _ in range(num_levels)]
     return [
         Localization(slice(own.index(scale), own.index(scale) + own.count(scale)), scale)
@@ -258,7 +286,10 @@ def _localizations(members: list[Member], num_levels: int) -> list[Localization]
 
 
 def _net(shortfall: Array, room: Array) -> Array:
-    """The shift ``r(S) = sign(S) max(|S| - h, 0) / 2`` of the thresholds."""
+    """The shift ``sign(S) max(|S| - h, 0) / 2`` of thresholds, where ``S`` is the shortfall.
+
+    The width ``h`` of the safety net is ``room``. Both have an element for each level.
+    """
     return (shortfall - shortfall.clip(-room, room)) / _RAMP
 
 
@@ -271,11 +302,13 @@ def quantile_learner(
     step_decay: float | None = None,
     regularization: float = 0.0,
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
-    """Return a single tracker if every setting is a number, otherwise a bank of trackers.
+    """Return a single tracker if every setting is a number or None, otherwise a bank of trackers.
 
-    None selects the defaults of a tracker (``scale`` 1, ``step_size`` `STEP_SIZE`, ``step_decay``
-    0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`). ``lengthscale="auto"`` selects
-    `LENGTHSCALES`.
+    None selects the default of a single tracker (``scale`` 1, ``step_size`` `STEP_SIZE`,
+    ``step_decay`` 0) or of a bank (`SCALES`, `STEP_SIZES`, `STEP_DECAY`). The ``lengthscale``
+    ``"auto"`` selects a bank with `LENGTHSCALES`. A bank has a tracker for each combination of
+    settings, and accepts no ``regularization`` except 0. For the other arguments see
+    `OnlineQuantileTracker`.
     """
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:
@@ -300,7 +333,11 @@ def quantile_learner(
 def _choices(
     name: str, setting: Setting | str | None, default: str | None, values: Sequence[float]
 ) -> Sequence[float]:
-    """A setting as a list of positive numbers; ``values`` if the setting is the ``default``."""
+    """The setting called ``name`` as a sequence of positive numbers.
+
+    The result is ``values`` if the setting equals ``default``. Infinity is allowed only for the
+    lengthscale. Raises ``InputDataError`` for other settings.
+    """
     if setting is None or isinstance(setting, str):
         if setting == default:
             return values
@@ -319,29 +356,39 @@ def _choices(
 
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
-    """AdaHedge's weights ``K`` after losses ``K``; at gap 0 the best members share all weight."""
-    # Computed in PyTorch, since predictions need the weights and must not wait for a device.
+    """AdaHedge's weights ``K`` of members with accumulated losses ``K`` and an accumulated gap.
+
+    At gap 0 the members with the least loss share all weight equally.
+    """
+    # The computation stays in PyTorch, as predictions need the weights, and a copy to NumPy would
+    # make them wait for the device.
     rate = math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)
     return torch.softmax(-rate * losses, dim=0)
 
 
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Run AdaHedge [deRooij2014], which needs no tuning, through ``n`` rounds.
+    """Run AdaHedge [deRooij2014], which needs no tuning, on ``n`` rounds of losses.
+
+    The gap of a round is the weighted mean of the ``K`` losses less their mix loss: see
+    `AggregatedQuantileTracker`.
 
     Args:
         rounds: Losses in each round, ``n x K``.
         losses: Accumulated losses before the first round, ``K``.
-        gap: Accumulated gap before the first round.
+        gap: Accumulated gap before the first round, a scalar.
 
     Returns:
-        Weights before each round, ``n x K``, and the accumulated losses and the gap at the end.
+        Weights before each round, ``n x K``, and the accumulated losses, ``K``, and the accumulated
+        gap after the last round.
     """
-    # Computed in NumPy, since rows are short: PyTorch takes 1.7 times as long for a whole history.
+    # The loop is in NumPy, since rows are short: in PyTorch a whole history takes 1.7 times as
+    # long.
     total, now, rows = losses.cpu().numpy(), float(gap), rounds.to(losses).cpu().numpy()
     weights = np.empty_like(rows)
     for row, loss in zip(weights, rows, strict=True):
-        # Weights are logarithms, since the best weight may be 1 while other weights underflow.
-        # Subtracting the least losses keeps the digits of a small mix loss.
+        # The computation uses the logarithms of weights, since the weights of all members but the
+        # best may underflow. The least loss of a round is subtracted before `exp` and added to the
+        # mix loss, which otherwise would lose digits.
         rate = math.log(max(len(total), 2)) / max(now, _LEAST_GAP)
         log_weights = -rate * (total - total.min())
         log_weights -= np.logaddexp.reduce(log_weights)

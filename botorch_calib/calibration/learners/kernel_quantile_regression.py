@@ -1,4 +1,7 @@
-"""`ExactQuantileLearner`: quantiles of a set of scores, whose order does not matter."""
+"""`ExactQuantileLearner`: quantiles of a set of conformity scores, whose order does not matter.
+
+OCBO is [Deshpande2024].
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,27 @@ from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
-# Number of rows of the n x n weight matrix that are in memory at once when a history is replayed
+# Number of rows of the n x n matrix of weights that are in memory at once when thresholds before
+# each of n observations are computed.
 _CHUNK = 256
 
 
 class ExactQuantileLearner(QuantileLearner):
     """Minimises the pinball loss of all scores, with a penalty on changes of the thresholds.
 
-    It is meant for a calibration set of scores, such as leave-one-out residuals. It solves OCBO eq.
-    11 without linearisation, by one sort. The order of scores does not matter, and thresholds of
-    neighbouring levels do not cross. There is no coverage bound for adversarial scores. With a
-    finite lengthscale the score at ``x_i`` has the weight ``exp(-|x_i - x|^2 / lengthscale^2)`` at
-    ``x``, so thresholds far from all scores keep their initial values.
+    The learner is meant for a calibration set: the scores of leave-one-out residuals, for example.
+    It solves OCBO eq. 11 without linearisation, by one sort (``pinball_minimizer``). The order of
+    scores does not matter, and thresholds of neighbouring levels do not cross if the initial
+    thresholds increase with the level. There is no coverage bound for adversarial scores. With a
+    finite lengthscale, a score observed at ``x_i`` has the weight ``exp(-|x_i - x|^2 /
+    lengthscale^2)`` in the thresholds at ``x``. So thresholds far from all observations keep their
+    initial values.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
-        step_size: Inverse weight of the penalty. One score changes a threshold by at most this.
-        lengthscale: Lengthscale of the weights.
+        step_size: Inverse weight of the penalty. A single score changes a threshold by at most
+            ``step_size``.
+        lengthscale: Lengthscale of the weights; with infinity all weights are 1.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
@@ -82,7 +89,8 @@ class ExactQuantileLearner(QuantileLearner):
         self._store(X, torch.cat([self.scores, u.unsqueeze(-1)]))
         if not len(u):
             return self.initial.expand(0, -1)
-        # The threshold before each observation minimises the loss of earlier observations.
+        # The thresholds for an observation minimise the loss over the observations before it. So in
+        # its row of weights, all other observations (itself and later ones) have weight 0.
         index = torch.arange(self.num_updates, device=u.device)
         rows = []
         for chunk in index[start:].split(_CHUNK):
@@ -99,30 +107,33 @@ def pinball_minimizer(
 ) -> Tensor:
     r"""Minimiser of ``(q - c)^2 / (2 eta) + sum_i w_i pinball_p(u_i, q)`` at each level ``p``.
 
-    This is OCBO eq. 11 without linearised losses. The penalty is centred at the threshold ``c`` of
-    a calibrated model instead of at 0. Let ``W(q)`` be the total weight of the scores at or below
-    ``q``, and ``W`` the total weight of all scores. The subgradient ``(q - c) / eta + W(q) - p W``
-    increases with ``q`` and jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores
-    and ``C_k`` the total weight of the ``k`` smallest scores. Between ``u_(k)`` and ``u_(k+1)`` the
-    subgradient is linear, and ``a_k = c + eta (p W - C_k)`` is the root of this linear function.
-    The minimiser is on the first piece with ``u_(k+1) >= a_k``. There the subgradient changes its
-    sign, either at the root or at ``u_(k)``, where it jumps:
+    The pinball loss of the score ``u_i`` is ``pinball_p(u_i, q) = (u_i - q) (p - 1{u_i <= q})``,
+    with the weight ``w_i``. This is OCBO eq. 11 without linearised losses, and with a penalty that
+    is centred at the threshold ``c`` of a calibrated model instead of at 0.
+
+    Let ``W(q)`` be the total weight of the scores at or below ``q``, and ``W`` the total weight of
+    all scores. The derivative ``(q - c) / eta + W(q) - p W`` increases with ``q`` and jumps at the
+    scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores and ``C_k`` the total weight of the
+    ``k`` smallest scores. Between ``u_(k)`` and ``u_(k+1)`` (piece ``k``) the derivative is linear,
+    and ``a_k = c + eta (p W - C_k)`` is the root of this linear function. The minimiser is on the
+    first piece with ``u_(k+1) >= a_k``. There the derivative changes its sign, either at the root
+    or at ``u_(k)``, where it jumps. So the minimiser is
 
         ``q = max(a_k, u_(k))``,  with ``u_(0) = -inf`` and ``u_(n+1) = inf``.
 
     The condition is ``u_(k+1) + eta C_k >= c + eta p W``. Its left side increases with ``k`` and is
     the same for all levels, so one sort and one search suffice. If ``c`` increases with ``p``, then
-    ``a_k`` and ``q`` do too: quantiles do not cross.
+    ``a_k`` and ``q`` do too, and quantiles do not cross.
 
     Args:
         u: Scores ``n``.
-        levels: Levels ``M``.
-        center: Centers ``c`` of the penalty, ``M``.
-        step_size: ``eta``.
-        weights: Nonnegative weights ``... x n`` (default: 1).
+        levels: Levels ``p``, ``M``.
+        center: Center ``c`` of the penalty for each level, ``M``.
+        step_size: ``eta``, the inverse weight of the penalty.
+        weights: Nonnegative weights ``... x n``, with any batch shape (default: all 1).
 
     Returns:
-        Minimisers ``... x M``, differentiable in the weights.
+        Minimisers with the batch shape of the weights, ``... x M``, differentiable in the weights.
     """
     ordered, order = u.sort()
     floor, ceiling = F.pad(ordered, (1, 0), value=-math.inf), F.pad(ordered, (0, 1), value=math.inf)
@@ -131,6 +142,7 @@ def pinball_minimizer(
     targets = center + step_size * levels * cumulative[..., -1:]
     ends = (ceiling + step_size * cumulative).detach()
     piece = torch.searchsorted(ends, targets.detach())
-    # If rounding selects the next piece, ``a_k = u_(k+1)`` up to rounding: the result is the same.
+    # Rounding may select the next piece k + 1 only if a_k is nearly u_(k+1). Both pieces then give
+    # the same result up to rounding.
     roots = targets - step_size * cumulative.gather(-1, piece)
     return torch.maximum(roots, floor[piece])

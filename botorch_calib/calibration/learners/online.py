@@ -1,7 +1,9 @@
 """`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-`descend` updates many independent *columns* in one loop over the observations. Each column is a
-threshold function. It belongs to a level of a single tracker, or to a level of a member of a bank.
+`descend` updates many independent *columns* in one loop over the observations. A column is one
+threshold function. A single tracker has a column for each level, and a bank of trackers
+(`AggregatedQuantileTracker`) has a column for each level of each tracker. LOCBO is [Kim2024locbo],
+OCBO is [Deshpande2024], and OCBO-L is the localized form of OCBO.
 """
 
 from __future__ import annotations
@@ -22,31 +24,36 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 class OnlineQuantileTracker(QuantileLearner):
     r"""Tracks thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
-    It is used for localized online conformal prediction (LOCBO, one level) and for quantile
-    recalibration (OCBO and OCBO-L, many levels). The threshold function (LOCBO eq. 24) is
+    The tracker is used for localized online conformal prediction (LOCBO, one level) and for
+    quantile recalibration (OCBO and OCBO-L, many levels). Each level ``p`` has its own threshold
+    function (LOCBO eq. 24)
 
-        ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
-        ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``.
+        ``theta_t(x) = c_t + sum_{i < t} B_i k(x_i, x)``,
+        ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
 
-    Step ``t``, with ``o = 1{u_t <= theta_t(x_t)}`` and ``eta_t = step_size * t^{-step_decay}``,
-    descends the pinball loss (LOCBO eq. 28):
+    with a constant ``c_t`` and coefficients ``B_i`` at the inputs ``x_i`` of earlier observations
+    (the centers). Step ``t`` learns from the score ``u_t`` at ``x_t``. With the outcome ``o_t =
+    1{u_t <= theta_t(x_t)}`` and the step size ``eta_t = step_size * t^{-step_decay}``, it descends
+    the pinball loss (LOCBO eq. 28):
 
-        ``delta = eta_t (p - o)``,  ``c <- c + delta``,
+        ``delta = eta_t (p - o_t)``,  ``c_{t+1} = c_t + delta``,
         ``B <- (1 - regularization * eta_t) B``,  then ``delta`` is appended to ``B``.
 
-    The sign is from OCBO's Lemma 4: ``mean(o)`` converges to ``p``. The printed formulas have
-    errors: OCBO's running sum has the opposite sign and diverges, and LOCBO eq. 21 drives
-    ``mean(o)`` to ``1 - p``, in contradiction to its eq. 22. OCBO starts every quantile at 0; here
-    ``c`` starts at ``initial``, by default at ``p``, the threshold of a calibrated model.
+    The sign is from OCBO's Lemma 4: ``mean(o)``, the mean of ``o_1, ..., o_T``, converges to ``p``.
+    The printed formulas have errors: OCBO's running sum has the opposite sign and diverges, and
+    LOCBO eq. 21 drives ``mean(o)`` to ``1 - p``, in contradiction to its eq. 22. OCBO starts every
+    quantile at 0; here ``c_1`` is ``initial``, by default ``p``, the threshold of a calibrated
+    model.
 
     **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an adversarial
-    one, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps (:meth:`coverage_bound`). Without
-    localization this bound is at most ``(1 + 2 eta_1) / (T eta_T)``. With localization and ``eta_t
-    = eta_1 t^{-1/2}``, LOCBO's Lemma 1 holds too: the share of misses (``o = 0``) is at most ``1 -
-    p + beta / sqrt(T) + scale``, with the lemma's constant ``beta``. Without regularization and
-    decay (``eta_t = eta``), coverage is also local. Let ``g`` be the sum over centers in
-    ``theta``. Around every ``x`` the kernel-weighted error ``sum_t (p - o_t) k(x_t, x) / T`` equals
-    ``g_{T+1}(x) / (eta T)``, and is of order ``1 / sqrt(T)``.
+    sequence, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps (:meth:`coverage_bound`).
+    Without localization this bound is at most ``(1 + 2 eta_1) / (T eta_T)``. With localization and
+    ``eta_t = eta_1 t^{-1/2}``, LOCBO's Lemma 1 holds too: the share of misses (``o_t = 0``) is at
+    most ``1 - p + beta / sqrt(T) + scale``, with the lemma's constant ``beta``. Without
+    regularization and decay (``eta_t = eta``), coverage is also local. Let ``g_t`` be the local
+    part of the threshold, ``theta_t(x) = c_t + g_t(x)``. Around every ``x`` the kernel-weighted
+    error ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, and is of order
+    ``1 / sqrt(T)``.
 
     Thresholds are raw: they may be outside [0, 1], and thresholds of neighbouring levels may cross.
     They are clamped and sorted when a distribution is built. Clamping or sorting them in the
@@ -55,13 +62,14 @@ class OnlineQuantileTracker(QuantileLearner):
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``.
-        step_size: ``eta_1``, the first step.
-        step_decay: Exponent of the decay of steps. With 0 the tracker keeps adapting to drift.
+        step_size: The first step size, ``eta_1``.
+        step_decay: Exponent with which step sizes decay. With 0 the tracker keeps adapting to
+            drift.
         scale: ``k(x, x)``, the strength of localization; with 0 no centers are stored.
         lengthscale: Lengthscale of ``k``; with infinity ``k`` is the constant ``scale``.
-        regularization: Rate at which local corrections decay; ``regularization * step_size`` must
-            be less than 1.
-        initial: Initial constants in [0, 1], of shape ``M`` (default: ``levels``).
+        regularization: Rate at which the coefficients ``B`` decay; ``regularization * step_size``
+            must be less than 1.
+        initial: Initial constants ``c_1`` in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
         >>> tracker = OnlineQuantileTracker(levels=[0.9], step_size=0.05)
@@ -123,26 +131,31 @@ class OnlineQuantileTracker(QuantileLearner):
         self.constants = self.initial.clone()
 
     def coverage_bound(self, num_steps: int) -> Tensor:
-        r"""Return a bound on ``|mean(o) - p|`` of each level after the first ``num_steps`` steps.
+        r"""Return, for each level ``p``, an upper bound on ``|mean(o) - p|``, of shape ``M``.
 
-        The bound holds for every sequence, localized or not. Let ``m = max(p, 1 - p)``, and let
-        ``c`` be the constants. Since ``p - o_t = (c_{t+1} - c_t) / eta_t`` and steps do not
-        increase, summation by parts gives ``|mean(o) - p| <= R / (T eta_T)``, where ``R`` is the
-        length of any interval that contains ``c_1, ..., c_{T+1}``. The smaller of two such lengths
-        is used:
+        Here ``mean(o)`` is the fraction of the first ``T = num_steps`` scores that were at or below
+        the threshold (notation as in the class docstring). The bound holds for every sequence of
+        inputs and of scores in [0, 1], with and without localization.
 
-        * With regularization (or ``scale = 0``), ``sum_i |B_i| <= m / regularization``, so the
-          local part is at most ``G = scale m / regularization``. A threshold outside [0, 1] is
-          pushed back, hence ``R = 1 + 2 G + eta_1``.
-        * In all cases, the squared norm ``(c - 1/2)^2 + |g|^2`` starts at 1/4 or less, and grows by
-          at most ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step. ``R`` is twice the square root
-          of the sum of 1/4 and these terms.
+        **Proof.** Let ``m = max(p, 1 - p)``. The step sizes ``eta_t`` never increase, and ``p - o_t
+        = (c_{t+1} - c_t) / eta_t``. Therefore summation by parts gives ``|mean(o) - p| <= R / (T
+        eta_T)``, where ``R`` is the length of any interval that contains all constants ``c_1, ...,
+        c_{T+1}``. The result uses the smaller of two lengths ``R``:
+
+        * With regularization, the coefficients satisfy ``sum_i |B_i| <= m / regularization``, so
+          the local part of the threshold is at most ``G = scale m / regularization``. (If ``scale``
+          is 0, ``G`` is 0.) A threshold above 1 makes ``c`` decrease, as the outcome is then 1, and
+          a threshold below 0 makes ``c`` increase. Hence ``R = 1 + 2 G + eta_1``.
+        * In all cases, let ``|g|^2 = sum_ij B_i B_j k(x_i, x_j)`` be the squared norm of the local
+          part. The sum ``(c - 1/2)^2 + |g|^2`` is at most 1/4 at the start, and step ``t``
+          increases it by at most ``eta_t m + eta_t^2 m^2 (1 + 2 scale)``. ``R`` is twice the square
+          root of the resulting bound on this sum.
         """
         check_count("num_steps", num_steps)
         m = torch.maximum(self.levels, 1.0 - self.levels)
         times = torch.arange(1, num_steps + 1, dtype=torch.double, device=m.device)
         eta = self.step_size * times.pow(-self.step_decay)
-        # The second length of the docstring, then the first one if it applies
+        # `length` is R: first the length for all cases, then the other length if it applies.
         growth = m * eta.sum() + m.square() * eta.square().sum() * (1.0 + 2.0 * self.scale)
         length = 2.0 * (0.25 + growth).sqrt()
         if self.scale == 0.0 or self.regularization > 0.0:
@@ -168,7 +181,7 @@ class OnlineQuantileTracker(QuantileLearner):
 
 
 class Localization(NamedTuple):
-    """Columns that share a kernel ``scale * exp(-|x - x'|^2 / lengthscale^2)``."""
+    """Columns (see the module) whose kernels ``k`` have the same lengthscale."""
 
     columns: slice
     lengthscale: float
@@ -186,26 +199,30 @@ def descend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Descend the pinball loss of ``C`` columns through ``n`` observations.
 
+    A column is one threshold function, ``c + sum_i B_i k(x_i, x)``, with a constant ``c``,
+    coefficients ``B_i`` at centers ``x_i`` and a kernel ``k``: see `OnlineQuantileTracker`.
+
     Args:
-        X: Inputs ``n x d``.
+        X: Inputs ``n x d``, in the order of observation.
         u: Scores ``n``.
-        levels: Levels ``C``.
-        steps: Steps ``n x C`` or ``n x 1``.
-        shrink: Factors ``n``; each step multiplies earlier coefficients by its factor.
-        state: Constants ``C``, centers ``t x d`` and coefficients ``t x C``.
-        scale: ``k(x, x)`` of each column, of shape ``C`` or 1.
-        localizations: The columns that have a local part.
+        levels: Level of each column, ``C``.
+        steps: Step sizes ``n x C``, or ``n x 1`` if they are the same for all columns.
+        shrink: ``n`` factors, one for each step, by which earlier coefficients are multiplied.
+        state: Constants ``C``, centers ``t x d`` and coefficients ``t x C`` before the first step.
+        scale: ``k(x, x)`` of each column, of shape ``C``, or of shape 1 for all columns.
+        localizations: The columns that have coefficients, grouped by lengthscale.
 
     Returns:
-        The thresholds before each observation, ``n x C``, and the constants ``C`` and coefficients
-        ``(t + n) x C`` at the end (``t x C`` without localization).
+        The thresholds before each observation, ``n x C``, and after the last step the constants,
+        ``C``, and the coefficients, ``(t + n) x C`` (unchanged without localization).
     """
     constants, centers, coefficients = state
-    # delta = eta (p - o) has two possible values, which are computed before the loop.
+    # An update, eta (p - o), has one value if the score is at or below the threshold (o = 1) and
+    # one if it is above (o = 0). Both are computed before the loop, to save time in the loop.
     hits, misses = steps * (levels - 1.0), steps * levels
     if not len(u):
         return hits, constants, coefficients
-    # The loop updates the local part at the new points only.
+    # The loop needs the local part of the thresholds at the new points only, and updates it there.
     local, parts = X.new_zeros(len(X), len(levels)), []
     for columns, lengthscale in localizations:
         part = local[:, columns]
@@ -228,8 +245,9 @@ def descend(
             for columns, part, kernel in parts:
                 part.addr_(kernel[i], move[columns], beta=shrink[i])
     if parts:
-        # Row i is the product of the factors of step i and all later steps. It multiplies all
-        # coefficients made before step i.
+        # Element i is the product of the factors of step i and of all later steps. Coefficients
+        # made before step i shrink by this product: old coefficients by element 0, and the
+        # coefficient of step i by element i + 1.
         remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
         increments = torch.stack(deltas) * remaining[1:]
         coefficients = torch.cat([coefficients * remaining[0], increments])

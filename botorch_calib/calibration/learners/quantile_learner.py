@@ -1,4 +1,8 @@
-"""`QuantileLearner`: the base class of learners of thresholds."""
+"""`QuantileLearner`: the base class of learners of quantiles of conformity scores.
+
+A learned quantile is called a threshold. A *raw* threshold may be outside [0, 1], and thresholds of
+neighbouring levels may cross.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,19 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
-# Largest number of observations in one call of `QuantileLearner._learn`
+# Largest number of observations in one call of `QuantileLearner._learn`; more are split into parts.
 _CHUNK = 1024
-#: Largest spread of the inputs of a localized learner, in lengthscales.
+#: Largest distance, in lengthscales, of an input of a localized learner from the first input, in
+#: any coordinate. A larger distance raises ``InputDataError``.
 MAX_SPREAD = 1e6
 
 
 class Thresholds(NamedTuple):
-    """Thresholds as a function of the inputs.
+    """The ``M`` thresholds of a learner as a function of the inputs.
 
-    If ``radial`` is None, all inputs have the same thresholds, the field ``everywhere``. Otherwise
-    `QuantileLearner._finished` computes the thresholds from the ``radial`` sum and the ``shift``.
+    If ``radial`` is None, the thresholds are ``everywhere``, ``M``, at all inputs. Otherwise
+    `QuantileLearner._finished` computes them from the values of ``radial``, a sum of Gaussian terms
+    at the inputs, and the ``shift``. ``everywhere`` is then not used.
     """
 
     everywhere: Tensor
@@ -42,9 +48,10 @@ class Thresholds(NamedTuple):
 class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` with a fraction ``p_j`` of the scores at or below them.
 
-    Subclasses store their state in buffers. The buffer ``centers`` and the buffer whose name is
-    ``_payload`` have one row for each stored observation. A state dict may contain any number of
-    rows.
+    The ``p_j`` are the ``levels``, and the scores are conformity scores in [0, 1]. Subclasses store
+    their state in buffers. The buffer ``centers`` (inputs) and the payload, the buffer with the
+    name ``_payload``, have one row for each stored observation. A state dict with any number of
+    rows can be loaded.
 
     Args:
         levels: Strictly increasing levels in (0, 1), ``M``; a list is converted to float64.
@@ -57,7 +64,8 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # Cache: identities and versions of the buffers, the buffers, and the derived thresholds
+    # Cache of `_thresholds`: identities and versions of the buffers, the buffers themselves (so
+    # that no identity is reused), and the thresholds derived from them.
     _kept: tuple[list[tuple[int, int]], list[Tensor], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
@@ -71,10 +79,10 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
-        # The initial thresholds depend on the score. They are in the state dict, so that a state
-        # learned with another score is not loaded.
+        # The initial thresholds depend on the conformity score. They are part of the state dict, so
+        # that a state learned with a different score is not loaded (`_mismatch`).
         self.register_buffer("initial", _initial_thresholds(initial, p))
-        # The width 0 means that the width is unknown until the first update.
+        # The initial width is 0, as the number of columns, d, is unknown until the first update.
         self.register_buffer("centers", p.new_zeros(0, 0))
         num_columns = len(p) if num_columns is None else num_columns
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
@@ -85,17 +93,17 @@ class QuantileLearner(Module, ABC):
 
     @abstractmethod
     def _derive(self) -> Thresholds:
-        """The thresholds of the current state."""
+        """The thresholds that follow from the present values of the buffers."""
 
     @property
     def num_updates(self) -> int:
-        """Number of observations learned from."""
+        """Number of observations that the learner has learned from."""
         return int(self.step_count)
 
     @property
     @abstractmethod
     def localized(self) -> bool:
-        """Whether centers are stored."""
+        """Whether the input of each observation is stored in ``centers``."""
 
     @property
     @abstractmethod
@@ -103,13 +111,19 @@ class QuantileLearner(Module, ABC):
         """The smallest lengthscale of the localization; infinity without localization."""
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in the inputs."""
+        """Raw thresholds at ``X``, for each of the ``M`` levels, differentiable in ``X``.
+
+        For ``X`` of shape ``batch_shape x d`` the result has the shape ``batch_shape x M``. Raw
+        thresholds may be outside [0, 1], and they may cross.
+        """
         return self._threshold(X, lambda radial: radial.at(X))
 
     def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
-        """The result of `threshold` at a grid ``Z``, ``b x M x d``, once differentiable.
+        """The result of `threshold` at a grid of inputs ``Z``, ``b x N x d``.
 
-        Values of ``Z`` in ``columns`` vary along ``b`` only, and values in ``others`` along ``M``.
+        The ``columns`` of ``Z`` are equal for all ``N`` points of a row, and the ``others`` are
+        equal for all ``b`` rows, which saves time. The result may be differentiated in ``Z`` only
+        once.
         """
         if type(self).threshold is not QuantileLearner.threshold or not Z.numel():
             return self.threshold(Z)
@@ -125,21 +139,29 @@ class QuantileLearner(Module, ABC):
     def _thresholds(self) -> Thresholds:
         """The result of `_derive`, cached until a buffer is replaced or changed in place."""
         buffers = [*self.buffers()]
-        # Tensors made in inference mode have no version counter.
+        # Tensors made in inference mode have no version counter, so only their identity counts.
         state = [(id(b), 0 if b.is_inference() else b._version) for b in buffers]
         if self._kept is None or self._kept[0] != state:
-            # Cached thresholds must not be inference tensors, as a graph may use them later.
+            # The cached tensors may later be part of an autograd graph, which inference tensors
+            # cannot be.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, buffers, self._derive()
         return self._kept[2]
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
-        """Raw thresholds ``... x M`` from values of the radial sum, differentiable."""
+        """Raw thresholds ``... x M`` from the values ``sums`` of `Thresholds.radial`, ``... x M``.
+
+        The result is differentiable in ``sums``. Here it equals ``sums``.
+        """
         return sums
 
     @abstractmethod
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        """Learn from checked observations; return the thresholds before each of them, ``n x M``."""
+        """Learn from valid inputs ``X``, ``n x d``, and scores ``u``, ``n``; see `update`.
+
+        Returns:
+            The raw thresholds at each input before its score was learned, ``n x M``.
+        """
 
     @torch.no_grad()
     def update(self, X: Tensor, u: Tensor) -> Tensor:
@@ -147,11 +169,11 @@ class QuantileLearner(Module, ABC):
 
         Args:
             X: Inputs of shape ``n x d``.
-            u: Scores in [0, 1] of shape ``n``.
+            u: Conformity scores in [0, 1], of shape ``n``.
 
         Returns:
-            The raw thresholds before each observation, ``n x M``. The outcomes are
-            ``u.unsqueeze(-1) <= result``.
+            The raw thresholds at each input before its score was learned, ``n x M``. The scores at
+            or below their thresholds are those with ``u.unsqueeze(-1) <= result``.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])
@@ -163,12 +185,16 @@ class QuantileLearner(Module, ABC):
         check_unit_interval("u", u)
         X, u = X.to(self.initial), u.to(self.initial)
         self._check_spread(X)
-        # Observations are learned in parts, so that memory is linear in their number.
+        # `_learn` needs memory quadratic in its number of observations. With parts of a fixed size,
+        # memory is linear in the total number.
         parts = zip(X.split(_CHUNK), u.split(_CHUNK), strict=True)
         return torch.cat([self._learn(*part) for part in parts])
 
     def _check_spread(self, X: Tensor) -> None:
-        """Raise ``InputDataError`` if rounding would falsify correlations, see `Terms`."""
+        """Raise ``InputDataError`` if inputs spread so far that rounding falsifies correlations.
+
+        `radial_sum.Terms` says why.
+        """
         if not self.localized or not len(X):
             return
         first = self.centers[:1] if len(self.centers) else X[:1]
@@ -181,8 +207,8 @@ class QuantileLearner(Module, ABC):
             )
 
     def reset(self) -> None:
-        """Discard all that has been learned."""
-        # New tensors, since returned thresholds and state dicts may share the old tensors.
+        """Return to the initial state, without any observations."""
+        # New tensors are made, since returned thresholds and state dicts may share the old tensors.
         self.centers = self.centers.new_zeros(0, 0)
         setattr(self, self._payload, self._rows[:0].clone())
         self.step_count = torch.zeros_like(self.step_count)
@@ -192,23 +218,28 @@ class QuantileLearner(Module, ABC):
         return self.get_buffer(self._payload)
 
     def _store(self, X: Tensor, payload: Tensor) -> None:
-        """Append the new centers, replace the payload, and count the steps."""
+        """Append the inputs ``X`` to ``centers``, replace the payload, and count the steps."""
         if len(X):
-            # Without localization, an empty matrix stores the width of the inputs.
+            # Without localization no inputs are stored. The empty matrix records their width.
             kept = X if self.localized else X[:0]
             self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
         setattr(self, self._payload, payload)
         self.step_count = self.step_count + len(X)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Resize the buffers to the incoming shapes; load nothing if the state does not match."""
+        """Resize the buffers to the incoming shapes; load nothing if the state does not match.
+
+        If it does not match, a message is appended to PyTorch's list of errors, the last of
+        ``rest``.
+        """
         names = [name for name in self._state_names() if prefix + name in state_dict]
         incoming = {name: state_dict[prefix + name] for name in names}
         if message := self._mismatch(incoming):
             rest[-1].append(f"Tracker state `{prefix}` was not loaded: {message}")
             return
         for name, value in incoming.items():
-            # New tensors, since returned thresholds and state dicts may share the old tensors.
+            # New tensors are made, since returned thresholds and state dicts may share the old
+            # tensors.
             setattr(self, name, self.get_buffer(name).new_empty(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -216,7 +247,10 @@ class QuantileLearner(Module, ABC):
         return {name for name, _ in self.named_buffers()} - self._non_persistent_buffers_set
 
     def _mismatch(self, incoming: dict[str, Tensor]) -> str | None:
-        """An error message if ``incoming`` is not a state of this learner, else None."""
+        """An error message if ``incoming`` is not a state of this learner, else None.
+
+        ``incoming`` has the tensors of a state dict by name. An empty state is not an error.
+        """
         if not incoming:
             return None
         if missing := self._state_names() - incoming.keys():
