@@ -35,13 +35,21 @@ _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
 class Finding(NamedTuple):
-    """The strongest evidence against the predictions that an alarm has found."""
+    """The strongest evidence against the predictions that an alarm has found.
 
-    event: str  # the event that occurs too often or too rarely
-    stated: float  # the predicted probability of the event
-    met: float  # the share of outcomes in the region for which the event occurred
-    region: str  # the region of the inputs
-    wealth: float  # the wealth of the best bet on this event in this region, at most e^700
+    Attributes:
+        event: The event that occurs too often or too rarely.
+        stated: The predicted probability of the event.
+        met: The share of outcomes in the region for which the event occurred.
+        region: The region of the inputs.
+        wealth: The wealth of the best bet on this event in this region, at most ``e^700``.
+    """
+
+    event: str
+    stated: float
+    met: float
+    region: str
+    wealth: float
 
     def __str__(self) -> str:
         return f"{self.event}: stated {self.stated:.3g}, met {self.met:.3g} {self.region}"

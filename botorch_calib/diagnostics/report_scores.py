@@ -23,36 +23,60 @@ from botorch_calib.posteriors import Prediction
 
 @dataclass(frozen=True, eq=False)
 class RegionCoverage:
-    """Coverage of the central interval in one cell of the inputs."""
+    """Coverage of the central interval in one cell of the inputs.
 
-    lower: Tensor  # lower corner of the cell, d, in the units of the inputs
-    upper: Tensor  # upper corner of the cell, d
-    count: int  # number of observations in the cell
-    coverage: float  # fraction of these observations inside the interval
-    interval: tuple[float, float]  # binomial 95 % interval for the coverage probability
+    Attributes:
+        lower: Lower corner of the cell, ``d``, in the units of the inputs.
+        upper: Upper corner of the cell, ``d``.
+        count: Number of observations in the cell.
+        coverage: Share of these observations inside the interval.
+        interval: Binomial 95 % interval for the coverage probability.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    count: int
+    coverage: float
+    interval: tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastScores:
     """Scores of the predictive distributions of one model against ``n`` observations.
 
-    The fields ``mean_...`` are in units of the outcome. They are None if only probabilities are
-    known. The central interval has the predicted probability ``1 - alpha``, with the ``alpha`` of
-    the report.
+    The central interval has the predicted probability ``1 - alpha``, with the ``alpha`` of the
+    report. The attributes ``mean_...`` are in units of the outcome, and None if only probabilities
+    are known.
+
+    Attributes:
+        frequencies: Share of observations at or below the predicted quantile, for each of the
+            report's levels, ``M``.
+        frequency_intervals: Binomial 95 % intervals for the probabilities that ``frequencies``
+            estimate, ``M x 2``.
+        calibration_error: ``sum_j (level_j - frequency_j)^2``.
+        coverage: Share of observations inside the central interval.
+        coverage_interval: Binomial 95 % interval for the coverage probability.
+        regions: Coverage in each cell of the inputs; empty if the inputs are unknown.
+        pits: Predicted probabilities of a value below the observation, ``n``, in time order.
+        covered: Whether each observation is inside the central interval, ``n``.
+        mean_width: Mean width of the central interval.
+        mean_deviation: Mean predicted standard deviation.
+        mean_interval_score: Mean interval score of the central interval.
+        mean_crps: Mean continuous ranked probability score.
     """
 
-    frequencies: Tensor  # share of observations at or below the quantile at each of the M levels
-    frequency_intervals: Tensor  # binomial 95 % intervals for the true shares, M x 2
-    calibration_error: float  # sum_j (level_j - frequency_j)^2
-    coverage: float  # share of observations inside the central interval
-    coverage_interval: tuple[float, float]  # binomial 95 % interval for the coverage probability
-    regions: tuple[RegionCoverage, ...]  # coverage in each cell; empty if the inputs are unknown
-    pits: Tensor  # predicted probabilities of a value below the observation, n, in time order
-    covered: Tensor  # whether each observation is inside the central interval, n
-    mean_width: float | None = None  # mean width of the central interval
-    mean_deviation: float | None = None  # mean predicted standard deviation
-    mean_interval_score: float | None = None  # mean interval score of the central interval
-    mean_crps: float | None = None  # mean continuous ranked probability score
+    frequencies: Tensor
+    frequency_intervals: Tensor
+    calibration_error: float
+    coverage: float
+    coverage_interval: tuple[float, float]
+    regions: tuple[RegionCoverage, ...]
+    pits: Tensor
+    covered: Tensor
+    mean_width: float | None = None
+    mean_deviation: float | None = None
+    mean_interval_score: float | None = None
+    mean_crps: float | None = None
 
     @property
     def running_coverage(self) -> Tensor:
