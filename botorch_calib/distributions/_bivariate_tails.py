@@ -88,8 +88,8 @@ def scale_beyond(
 ) -> tuple[Tensor, Tensor]:
     r"""Return a rough ``log P(z + r eps > x | z > knot)`` for ``knot >= 0``, used as a scale.
 
-    The notation is as in `bivariate_tails`. The scale is ``knot^2 / 2`` minus half of the squared
-    distance between the origin and the region ``X > c, Z > knot``. The squared distance is
+    The notation is as in `bivariate_tails`. The first result is ``knot^2 / 2`` minus half of the
+    squared distance between the origin and the region ``X > c, Z > knot``. The squared distance is
     ``knot^2`` for ``x < knot``, ``c^2 + eta_c^2`` if the nearest point is the corner, and ``c^2``
     for ``x >= knot norm^2``. The scale increases with the knot.
 

@@ -342,12 +342,12 @@ def _beside_normal(
 ) -> tuple[Tensor, Tensor]:
     r"""Return ``E``, ``S`` and ``p`` of a stretched form minus the normal distribution's values.
 
-    Outside an interval ``[-c, c]``, both densities agree. Inside, the stretched form has the
-    constant density ``u`` and the same mass, so the difference ``D = u - phi`` has zero mass and
-    zero mean. Therefore its antiderivative ``D_1 = u z - erf(z / sqrt(2)) / 2`` and its second
-    antiderivative ``D_2 = u (z^2 + c^2) / 2 + phi(c) - phi(z) - z erf(z / sqrt(2)) / 2`` vanish at
-    both ends. Integration by parts gives the differences as convolutions of ``D_2``, ``-D_1`` and
-    ``D`` with the density of the noise:
+    Outside an interval ``[-c, c]``, the two densities agree, with the mass ``alpha``. Inside, the
+    stretched form has the constant density ``u`` and the normal mass ``1 - alpha``, so the
+    difference ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative ``D_1 = u z
+    - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 + phi(c) -
+    phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
+    differences as convolutions of ``D_2``, ``-D_1`` and ``D`` with the density of the noise:
 
         ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``,
 

@@ -36,12 +36,11 @@ INV_SQRT_2PI = 1 / SQRT_2PI
 # Replaces an infinite end or knot; its square does not overflow.
 FAR = 1e140
 _THIN = 1e-100  # replaces the width 0 of an empty interval; its square does not underflow
-# An integral over an interval is the difference of two tail integrals, which loses digits if the
-# interval is narrow. It is then computed by a series about the middle of the interval, which is
-# accurate only if the interval is narrow. The series is used if the interval's width plus the
-# change of the log density in it is below this number. At the limit both methods have an error of
-# 1e-11: two differences cancel in the excess, 1e-15 / 0.01^2, and the series omits terms like
-# 0.005^4 / 40.
+# The integral over an interval is the difference of two tail integrals, which loses digits if the
+# interval is narrow. A series about the middle is accurate only if the interval is narrow. The
+# series is used if the interval's width plus the change of the log density in it is below this
+# number, and differences otherwise. At the limit, both methods have an error of 1e-11: the excess
+# cancels twice in differences, 1e-15 / 0.01^2, and the series omits terms like 0.005^4 / 40.
 _NARROW = 0.01
 # Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
 # for x >= 0: Chebyshev series computed with 40 digits, truncated at 1e-15 and rearranged. The two
@@ -125,7 +124,7 @@ def mills_ratio(x: Tensor) -> Tensor:
 
 
 def first_tails(x: Tensor) -> Tensor:
-    """Return `mills_ratio` and ``h(-x) / phi(x)``, for the same ``x``, as ``2 x shape``."""
+    """Return `mills_ratio` and ``h(-x) / phi(x)`` for ``x >= 0``, as ``2 x shape``."""
     # The second ratio is 1 - x mills_ratio(x), whose relative error would grow like x^2. So it has
     # a polynomial of its own.
     growth = x + 1.0
@@ -366,10 +365,10 @@ class NormalShares:
 
     def __init__(self, ends: Tensor) -> None:
         sign = ends.sign()
-        around = sign.diff(dim=0).mul_(0.5)  # 1/2 where zero is an end
+        around = sign.diff(dim=0).mul_(0.5)  # 1 around zero, 1/2 if zero is an end
         self.mills, half = mills_ratio(ends.abs()), (ends * ends).mul_(0.5)
         tails = sign.mul_(self.mills)
-        # Natural masses are in units of the density at the end nearer to zero, to avoid underflow.
+        # Natural masses are in units of the largest density in the piece, to avoid underflow.
         depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
         a, b = (depth - half[:-1]).exp_(), depth.sub_(half[1:]).exp_()
         self.around = around.mul_(SQRT_2PI)

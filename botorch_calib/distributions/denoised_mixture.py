@@ -184,11 +184,11 @@ class DenoisedMixture(WithTails):
 
         ``T`` maps ``z = at`` to ``score``, the score of ``x``, so that ``y~ = x`` there. About this
         point, linear functions of ``z`` with the slope of the widest member approximate ``y`` and
-        ``y~``. With ``e = z - at``, each member has the density ``exp(-squares / 2)`` up to a
-        factor. Here ``squares`` is the sum of ``(a + b e)^2`` for ``y`` and ``(c - d e)^2`` for
-        ``f~ = x`` given ``y~``. It has its minimum ``(a d + b c)^2 / (b^2 + d^2)`` at ``e = (c d -
-        a b) / (b^2 + d^2)``. The result is for the member with the smallest minimum, and ``z`` is
-        at least ``lowest``.
+        ``y~``. With ``e = z - at``, the integrand of each member is ``exp(-squares / 2)`` up to a
+        factor, where ``squares`` is the sum of ``(a + b e)^2`` for ``y`` and ``(c - d e)^2`` for
+        ``f~ = x`` given ``y~``. This sum has its minimum ``(a d + b c)^2 / (b^2 + d^2)`` at ``e =
+        (c d - a b) / (b^2 + d^2)``. The result is for the member with the smallest minimum, and
+        ``z`` is at least ``lowest``.
         """
         mean, deviation, gain, rest = self._members(at.dim())
         slope, scale, residual = deviation.amax(dim=0), self.predictive.scale, x - mean

@@ -115,7 +115,7 @@ class ScoreTable:
     Cubic polynomials interpolate the score and its derivative at the nodes. Beyond the outermost
     nodes, 30 standard deviations from all members, extrapolation is linear. The cost for each
     number does not depend on the number of members. The error of the score is about 1e-5 if members
-    are similar. If members differ by one deviation in mean and deviation, the error is up to 4e-4
+    are similar. If means and deviations of members differ by one deviation, the error is up to 4e-4
     for scores up to 4, and up to 1e-3 for scores up to 7. The error is less than 0.1 in the far
     tails, or if members are far apart. Means and deviations are as in `mixture_score`, in float64.
     """

@@ -34,9 +34,10 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Return the continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    ``F`` is the cdf of ``predictive``. Its knots and the observation divide the line into segments.
-    A Gauss-Legendre rule on each segment is exact up to rounding, or has an error of up to 1e-9 if
-    all pieces are narrow. Scores have the units and the dtype of ``z``. Smaller scores are better.
+    ``F`` is the cdf of ``predictive``. The knots of ``predictive`` and the observation ``z`` divide
+    the line into segments. A Gauss-Legendre rule on each segment is exact up to rounding, or has an
+    error of up to 1e-9 if all pieces are narrow. Scores have the units and the dtype of ``z``.
+    Smaller scores are better.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
@@ -108,7 +109,7 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
     """Return the fraction of observations at or below their predicted quantile at each level.
 
     Args:
-        pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
+        pits: Predictive cdfs at the observations, ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
 
     Returns:
@@ -145,7 +146,7 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
 def binomial_interval(
     successes: Tensor | float, trials: Tensor | float, confidence: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Return the Clopper-Pearson interval of a success probability, which is conservative.
+    """Return the ends of the (conservative) Clopper-Pearson interval of a success probability.
 
     Trials must be independent, such as hits of one-step-ahead forecasts by a correct model. For
     dependent trials the interval is only a rough guide.

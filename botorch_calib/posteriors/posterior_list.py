@@ -97,7 +97,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor]
     ) -> Tensor:
-        """Return samples drawn jointly with samples at a baseline.
+        """Return samples that are joint with earlier samples at baseline points.
 
         See `CalibratedPosterior.rsample_from_cached_root`. ``baseline_L`` contains one root for
         each outcome. The samples are ``sample_shape x batch_shape x q x m``.

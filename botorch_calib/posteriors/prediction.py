@@ -221,7 +221,7 @@ class Prediction:
         return self._distribution.cdf(self._latent("value", value)).to(self.dtype)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Return the density at ``value``; it is 0 outside the range of the outcome."""
+        """Return the density of ``f`` at ``value``; it is 0 outside the range of the outcome."""
         y = self._double("value", value)
         if isinstance(self.outcome_map, Affine):
             log_density = self._distribution.log_prob(self._latent("value", value))
@@ -407,7 +407,7 @@ class Prediction:
         result.
 
         Args:
-            level: Probability of the tail, in (0, 1).
+            level: Probability of the tail below the quantile ``Q(level)``, in (0, 1).
         """
         check_open_unit("level", level)
         if isinstance(self.outcome_map, Affine):
