@@ -146,10 +146,7 @@ def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
 
 
 def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
-    """Return the jumps of a density at the finite knots.
-
-    ``above`` and ``below`` are the density of each piece at its lower and at its upper end.
-    """
+    """Return jumps at the finite knots, given the density at the pieces' lower and upper ends."""
     jumps = pad(above, (0, 0, 0, 1)) - pad(below, (0, 0, 1, 0))
     return jumps[int(form.open_low) : len(jumps) - int(form.open_high)]
 
@@ -162,7 +159,7 @@ def _log_integral(
     parts: Parts | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
-    """Return `log_excess` or `log_survival`, ``n``, differentiable to any order.
+    """Return `log_excess` or `log_survival`, at least `LOG_ZERO`, differentiable to any order.
 
     Args:
         which: `EXCESS` or `SURVIVAL`.
@@ -172,7 +169,6 @@ def _log_integral(
         parts: Result of `parts_of` for these pieces, if available.
         scale: Scales of the normal pieces, ``n``, in the units of ``x`` and ``noise`` (default: 1).
 
-    The logarithm of 0 is `LOG_ZERO`.
     """
     knots, masses, form = pieces
     scale = torch.ones_like(x) if scale is None else scale
@@ -204,14 +200,11 @@ def _by_pieces(
 
 
 class Values:
-    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph.
-
-    The notation is as in the module docstring.
-    """
+    """Values at ``x`` of ``E``, ``S`` and ``p`` of the module docstring, without a graph."""
 
     totals: Tensor  # ``E`` and ``S``, ``2 x n``
     density: Tensor  # ``p``, ``n``
-    log_scale: Tensor  # ``n``
+    log_scale: Tensor  # values are divided by its exponential, ``n``
     # Part of ``p`` from normal pieces, ``n``; set only with noise or for stretched forms
     normal_density: Tensor
     # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not set
@@ -419,10 +412,7 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
 
 @nf.cached_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nodes and weights, ``order x 1 x 1 x 1`` each, and signs, ``2 x 1 x 1``.
-
-    The signs are 1 for the part of a piece below ``x``, and -1 for the part above ``x``.
-    """
+    """Return nodes and weights, ``order x 1 x 1 x 1``, and signs: 1 below and -1 above ``x``."""
     nodes, weights = nf.graded_rule(_ORDER, dtype, device)
     side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
     return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side

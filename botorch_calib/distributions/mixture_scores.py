@@ -87,10 +87,7 @@ def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tens
 
 
 def align_members(values: Tensor, num_dims: int) -> Tensor:
-    """Insert dimensions of size 1 after the first dimension, that of the members.
-
-    At least ``num_dims`` dimensions then follow the first dimension.
-    """
+    """Insert dimensions of size 1 after the first, so that at least ``num_dims`` follow it."""
     missing = num_dims + 1 - values.dim()
     return values if missing <= 0 else values[(slice(None), *[None] * missing)]
 
