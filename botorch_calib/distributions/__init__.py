@@ -1,7 +1,9 @@
 """Calibrated distributions of observations and of the objective, in closed form.
 
-Piecewise distributions are in standardised units, ``z = (y - mu) / sigma_y``. No module depends on
-a model. These functions compute log expected improvement, from the acquisition function down::
+Piecewise distributions describe ``z = (y - mu) / sigma_y``, where a model predicts the mean ``mu``
+and the standard deviation ``sigma_y`` of the observation ``y``. With noise, they describe ``z + r
+eps``, where ``eps`` is standard normal. No module in this folder imports a model. The following
+functions compute log expected improvement, from the acquisition function down::
 
     LogCalibratedExpectedImprovement.forward           acquisition/improvement.py
      |  evaluates the model's posterior at X, b x 1 x d -> b x 1 x 1

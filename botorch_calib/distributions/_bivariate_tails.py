@@ -1,13 +1,14 @@
 r"""Integrals of a bivariate normal distribution over the tails beyond the knots.
 
-For a normal piece, let ``X`` be proportional to ``z + r eps`` and ``Z`` to ``z``, so that ``(X,
-Z)`` is a standard bivariate normal pair. `bivariate_tails` computes the expected excess ``E[(X -
-c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and its derivative in ``c``.
+Let ``Z`` and ``eps`` be independent and standard normal, and ``X = (Z + r eps) / (1 + r^2)^(1/2)``,
+so that ``(X, Z)`` is a standard bivariate normal pair. `bivariate_tails` computes the expected
+excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and minus its
+derivative in ``c``, for thresholds ``c`` and the knots ``k`` of normal pieces.
 
 Values are divided by the largest density in the region of integration, so that an expected
 improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` has a small
 absolute but a large relative error. Nicholson's V function is an integral of a positive function,
-so its relative error is small. It costs a tenth as much.
+so its relative error is small. Computing V takes a tenth of the time of ``bvn``.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.
@@ -23,11 +24,11 @@ from torch import Tensor
 from botorch_calib.distributions import _normal_functions as nf
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
-_ORDER = 17  # nodes of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
-_CORNER = 2.5  # for smaller h, V is computed from its complement, a smooth integral
+_ORDER = 17  # nodes of the rule for V: relative error about 1e-12 near the origin, 1e-13 far away
+_CORNER = 2.5  # if both arguments of V are smaller, V is computed from its complement
 _CUT = 64.0  # the rule for V ends where the integrand has decreased by a factor of exp(32)
-# Number of elements in one operation at the nodes of V. On a CPU they fit into the cache. On a GPU,
-# fewer and larger operations are faster.
+# Largest number of elements in an operation on the integrand of V. On a CPU, `_CHUNK` elements fit
+# into the cache. On a GPU, operations on up to `_LARGE_CHUNK` elements are faster.
 _CHUNK, _LARGE_CHUNK = 32_000, 2**24
 
 
@@ -77,7 +78,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
 
 
 def off_zero(knots: Tensor) -> Tensor:
-    """Replace knots at zero, where the angle of the corner is undefined for ``x = 0``."""
+    """Move knots off zero, where `bivariate_tails` is undefined for ``x = 0``; keep their sign."""
     # The square of 1e-150 does not underflow.
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
@@ -87,10 +88,10 @@ def scale_beyond(
 ) -> tuple[Tensor, Tensor]:
     r"""Return a rough ``log P(z + r eps > x | z > knot)`` for ``knot >= 0``, used as a scale.
 
-    With ``c = x / norm``, the scale is ``knot^2 / 2`` minus half of the squared distance between
-    the origin and the region ``X > c, Z > knot``. The squared distance is ``knot^2`` for ``x <
-    knot``, ``c^2 + eta_c^2`` if the nearest point is the corner, and ``c^2`` for ``x >= knot
-    norm^2``. The scale increases with the knot.
+    The notation is as in `bivariate_tails`. The first result is ``knot^2 / 2`` minus half of the
+    squared distance between the origin and the region ``X > c, Z > knot``. The squared distance is
+    ``knot^2`` for ``x < knot``, ``c^2 + eta_c^2`` if the nearest point is the corner, and ``c^2``
+    for ``x >= knot norm^2``. The scale increases with the knot.
 
     The second result is ``-c^2 / 2`` minus the scale, computed without ``c^2``, whose rounding
     error exceeds 1 for ``c > 1e8``.
@@ -116,26 +117,28 @@ def bivariate_tails(
 
     ``(X, Z)`` is standard bivariate normal with correlation ``rho = (1 + r^2)^(-1/2)``; ``q =
     sqrt(1 - rho^2)``. The tail of ``Z`` is the upper tail for ``knot > 0`` and the lower tail for
-    ``knot < 0``: ``s Z > k`` with ``k = |knot|``. With ``eta_c = (k - rho c)/q`` and ``eta_k = (c -
-    rho k)/q = (x - knot)/r``, the squared distance of the region's corner from the origin is ``c^2
-    + eta_c^2 = k^2 + eta_k^2``, and ``P = sign(c) V(|c|, eta_c) + V(k, eta_k)`` with ``V(h, -eta) =
+    ``knot < 0``: ``s Z > k`` with ``s = sign(knot)`` and ``k = |knot|``. With ``eta_c = (k - rho s
+    c)/q`` and ``eta_k = (c - rho knot)/q = (x - knot)/r``, the corner of the region ``X > c, s Z >
+    k`` has the squared distance ``c^2 + eta_c^2 = k^2 + eta_k^2`` from the origin. The region has
+    the probability ``sign(c) V(|c|, eta_c) + V(k, eta_k)`` (V: see `_wedge`) with ``V(h, -eta) =
     Phi(-h) - V(h, eta)``. In units of ``phi(k)``, terms of the corner have the factor
     ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
     Args:
         x: Thresholds on ``z + r eps``, ``batch_shape``.
         c: Thresholds ``x / norm`` on ``X``, ``batch_shape``.
-        r: Ratios of the noise, ``batch_shape``.
-        norm: ``sqrt(1 + r^2)``.
+        r: Standard deviations of the noise, ``batch_shape``.
+        norm: ``sqrt(1 + r^2)``, ``batch_shape``.
         knots: Nonzero knots (see `off_zero`), ``num_knots x batch_shape`` or ``num_knots x 1``.
         ratios: `first_tails` of ``|c|``, ``2 x batch_shape``.
-        mills_k: Mills ratios of ``|knots|``, of the shape of ``knots``.
+        mills_k: Mills ratios of ``|knots|``, with the same shape as ``knots``.
         log_at_c: Second result of `scale_beyond` for the last knot, or for 0 if the last knot is
             negative.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
-        ``phi(c) P(s Z > k | X = c)``, divided by ``phi(k)`` and by the exponential of the scale.
+        ``phi(c) P(s Z > k | X = c)``, divided by ``phi(k)`` and by the exponential of the scale,
+        the first result of `scale_beyond`.
     """
     side, sign = knots.sign(), c.sign()
     eta_k = (x - knots).div_(r)
@@ -145,8 +148,8 @@ def bivariate_tails(
     mills = torch.stack([ratios[0].expand_as(eta_k), mills_k.expand_as(eta_k)])
     edges = nf.mills_ratio(height)
     wedges = _wedge(dist, height, mills, edges)
-    # If eta < 0, the point of the region nearest to the origin is the foot of the perpendicular on
-    # a side. The wedge is then the mass beyond the whole side minus the wedge of -eta.
+    # If eta < 0, the point of the region nearest to the origin is not the corner, but the foot of
+    # the perpendicular to a side. V is then the mass beyond the whole side minus V(h, -eta).
     at_foot = torch.addcmul(log_at_c, knots, knots, value=0.5)
     corner = torch.addcmul(at_foot, eta[0], eta[0], value=-0.5).clamp_(nf.LEAST, 0.0).exp_()
     corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(nf.INV_SQRT_2PI)
@@ -157,8 +160,9 @@ def bivariate_tails(
     wedge_k = torch.addcmul(wedges[1], below[1], mills_k)
     edge_c, edge_k = edges[0] + foot, edges[1] + below[1]
     half = torch.addcmul(wedge_k, sign, wedges[0])
-    prob = torch.addcmul(half, sign * ratios[0], foot)  # at c = 0 the other wedge vanishes
-    # The excess contains edge_c - c prob. Terms of `foot` would cancel there: `ratios[1]` is exact.
+    prob = torch.addcmul(half, sign * ratios[0], foot)  # V(0, eta_c) is 0, as is sign(0)
+    # The excess contains edge_c - c prob, in which the two terms with `foot` would nearly cancel.
+    # Their difference is exactly `foot * ratios[1]`.
     excess = torch.addcmul(edges[0], foot, ratios[1])
     excess.addcmul_(half, c, value=-1).addcdiv_(edge_k.mul_(side), norm)
     return torch.stack([excess, prob, edge_c])

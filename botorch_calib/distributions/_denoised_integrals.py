@@ -1,10 +1,13 @@
 r"""Expected excess, survival function and density of smoothed piecewise distributions.
 
-Let ``z`` have a piecewise distribution and let ``eps`` be standard normal. This module computes the
-excess ``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density
-``p`` of ``z + r eps`` at ``x``, each as the mean over the pieces, weighted by their masses.
+Let ``z`` have a piecewise distribution, let ``eps`` be standard normal, and let ``r`` be the
+standard deviation of the noise. This module computes the excess ``E = E(z + r eps - x)+``, the
+survival function ``S = P(z + r eps > x)`` and the density ``p`` of ``z + r eps`` at ``x``, each as
+the mean over the pieces, weighted by their masses. ``norm`` is ``sqrt(1 + r^2)``, and ``h(t) =
+phi(t) + t Phi(t)``.
 
-If both outer pieces are tails of a normal distribution (`PiecewiseForm.covered`):
+Without noise, all integrals have a closed form. With noise, if both outer pieces are tails of a
+normal distribution (`PiecewiseForm.covered`):
 
 * An integral over a normal piece is the difference of integrals over the tails beyond its knots,
   on the side away from zero (`bivariate_tails`). For the piece around zero, the integral over the
@@ -22,9 +25,10 @@ density ``f`` moves by ``dk``, the added part has the mass ``f(k) dk``, and the 
 piece decreases to keep its mass. First derivatives need no graph; second derivatives use the graph
 of `_piece_integrals`.
 
-Each value of ``x`` has its own logarithmic scale, so that logarithms of numbers like ``exp(-700)``
-keep their digits. Lengths are in units of the scale of the normal pieces. The first dimension of a
-tensor is the dimension of the pieces or of the finite knots.
+The values for each ``x`` are divided by ``exp(log_scale)``, so that logarithms of numbers like
+``exp(-700)`` keep their digits. Lengths are in units of the standard deviation of the normal pieces
+before truncation. The first dimension of a tensor is the dimension of the pieces or of the finite
+knots.
 """
 
 from __future__ import annotations
@@ -49,18 +53,18 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
 # Range of the ratio of the noise to the scale. Outside this range, the smaller of the two
-# contributes less than 1e-12 of the variance.
+# contributes less than 1e-12 of the variance, so it is raised to the end of the range.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # nodes on each side of x, for a uniform piece
 _NODES = 32  # nodes for a stretched form
-_CUT = 72.0  # the rule ends where the integrand has decreased by a factor of exp(36)
+_CUT = 72.0  # quadrature ends where the integrand has decreased by a factor of exp(36)
 EXCESS, SURVIVAL = 0, 1
 
 
 def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scale, and the noise divided by it, between `MIN_RATIO` and `MAX_RATIO`.
+    """Return the scale, and the ratio of the noise to it, from `MIN_RATIO` to `MAX_RATIO`.
 
-    If the scale is so small that it has no effect, it is raised.
+    A scale below ``noise / MAX_RATIO``, which has no effect, is raised to this limit.
     """
     scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
     return scale, (noise / scale).clamp(min=MIN_RATIO)
@@ -69,14 +73,15 @@ def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
     """Return the log density of ``z + r eps`` at ``x`` for each piece, ``num_pieces x n``.
 
-    For a normal piece, the density is the normal density at ``x`` times the probability that ``z``
-    is in the piece given ``z + r eps = x``, divided by its unconditional probability.
+    For a normal piece, it is the density of ``N(0, 1 + r^2)`` at ``x``, times the probability that
+    a normal ``z`` is in the piece given ``z + r eps = x``, divided by the unconditional probability
+    that a normal ``z`` is in the piece.
     """
     knots, _, form = pieces
     t = (knots - x) / r
     ends, normal = form.pad(knots), form.is_normal(x.device)
     norm = (1 + r.square()).sqrt()
-    # Given z + r eps = x, a normal z without bounds is N(x / norm^2, (r / norm)^2).
+    # Given z + r eps = x, a standard normal z is distributed as N(x / norm^2, (r / norm)^2).
     inner = form.pad((t + r * knots) / norm)
     density = nf.log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
     density = density - nf.log_normal_interval(ends[:-1], ends[1:])
@@ -94,7 +99,7 @@ def pieces_of(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
 
 
 def pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a batch of one."""
+    """Reshape ``batch_shape x K`` to ``K x shape.numel()``, or to ``K x 1`` for a single point."""
     num = values.shape[-1]
     if values.numel() == num:
         return values.reshape(num, 1)
@@ -102,7 +107,7 @@ def pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
 
 
 class Parts(NamedTuple):
-    """Properties of the pieces that do not depend on ``x``; each row has ``n`` columns or one."""
+    """Properties of the pieces that do not depend on ``x``, ``... x n`` or ``... x 1`` each."""
 
     jumps: Tensor  # jumps of the density of the normal pieces at each finite knot
     steps: Tensor | None  # jumps of the density of the uniform pieces; None if no piece is uniform
@@ -141,7 +146,7 @@ def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
 
 
 def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
-    """Return the jumps of a density at the finite knots, given its values above and below them."""
+    """Return jumps at the finite knots, given the density at the pieces' lower and upper ends."""
     jumps = pad(above, (0, 0, 0, 1)) - pad(below, (0, 0, 1, 0))
     return jumps[int(form.open_low) : len(jumps) - int(form.open_high)]
 
@@ -154,7 +159,7 @@ def _log_integral(
     parts: Parts | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
-    """Return `log_excess` or `log_survival`, differentiable to any order; at least `LOG_ZERO`.
+    """Return `log_excess` or `log_survival`, at least `LOG_ZERO`, differentiable to any order.
 
     Args:
         which: `EXCESS` or `SURVIVAL`.
@@ -162,12 +167,13 @@ def _log_integral(
         noise: Standard deviations of the noise, ``n``; None without noise.
         pieces: Any pieces, except for a single normal piece without bounds.
         parts: Result of `parts_of` for these pieces, if available.
-        scale: Scales of the normal pieces, ``n``, in units of ``x`` and ``noise`` (default: 1).
+        scale: Scales of the normal pieces, ``n``, in the units of ``x`` and ``noise`` (default: 1).
+
     """
     knots, masses, form = pieces
     scale = torch.ones_like(x) if scale is None else scale
     if form.stretched and (knots.requires_grad or masses.requires_grad):
-        form = replace(form, stretched=0.0)  # stretched forms treat their knots as constants
+        form = replace(form, stretched=0.0)  # a stretched form treats its knots as constants
     if noise is not None and not form.covered:
         return _by_pieces(x, noise, scale, pieces, which)
     pieces = Pieces(off_zero(knots), masses, form)
@@ -185,7 +191,7 @@ log_survival = partial(_log_integral, SURVIVAL)
 def _by_pieces(
     x: Tensor, noise: Tensor | None, scale: Tensor, pieces: Pieces, which: int
 ) -> Tensor:
-    """Return `_log_integral`, computed by differentiable operations."""
+    """Return `_log_integral` for any form, computed by differentiable operations."""
     ratio = None
     if noise is not None:
         scale, ratio = held_ratio(scale, noise)
@@ -194,14 +200,15 @@ def _by_pieces(
 
 
 class Values:
-    """Values of ``E``, ``S`` and ``p`` at ``x``, divided by ``exp(log_scale)``, without a graph."""
+    """Values at ``x`` of ``E``, ``S`` and ``p`` of the module docstring, without a graph."""
 
     totals: Tensor  # ``E`` and ``S``, ``2 x n``
     density: Tensor  # ``p``, ``n``
-    log_scale: Tensor
-    normal_density: Tensor  # the part of ``p`` from normal pieces; needed only with noise
-    # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not
-    # available for stretched forms
+    log_scale: Tensor  # values are divided by its exponential, ``n``
+    # Part of ``p`` from normal pieces, ``n``; set only with noise or for stretched forms
+    normal_density: Tensor
+    # ``E``, ``S`` and ``p`` of each piece, normalised to mass 1, ``3 x num_pieces x n``; not set
+    # for stretched forms
     of_pieces: Callable[[], Tensor]
 
     def __init__(self, x: Tensor, r: Tensor | None, pieces: Pieces, parts: Parts) -> None:
@@ -214,7 +221,7 @@ class Values:
         self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
 
     def _without_noise(self, x: Tensor, pieces: Pieces) -> Tensor:
-        """Return ``E``, ``S`` and ``p`` of ``z`` itself in closed form, for any pieces."""
+        """Return ``E``, ``S``, ``p`` of ``z``, ``3 x n``; set ``log_scale`` and ``of_pieces``."""
         (log_e, log_s), natural = piece_logs(x, None, pieces)
         knots, masses, form = pieces
         ends = form.pad(knots)
@@ -230,7 +237,11 @@ class Values:
         return (values * masses).sum(dim=1)
 
     def _stretched(self, x: Tensor, r: Tensor | None, alpha: float) -> Tensor:
-        """Return ``E``, ``S`` and ``p`` of a stretched form: normal values plus differences."""
+        """Return ``E``, ``S`` and ``p`` of a stretched form, with or without noise, ``3 x n``.
+
+        They are the values for a standard normal ``z`` plus the corrections from `_beside_normal`.
+        The attributes ``log_scale`` and ``normal_density`` are set.
+        """
         norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
         c = x / norm
         self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
@@ -241,7 +252,11 @@ class Values:
         return values
 
     def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
-        """Return ``E``, ``S`` and ``p`` for a covered form: tails times jumps of the density."""
+        """Return ``E``, ``S`` and ``p`` for a covered form, ``3 x n``; set the other attributes.
+
+        Normal pieces contribute a sum over the finite knots: the integral over the normal tail
+        beyond each knot, times the jump of the density at this knot.
+        """
         knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm
@@ -252,7 +267,7 @@ class Values:
         tails[2].div_(norm)
         tails.mul_(side)
         whole = _whole_line(c, norm, ratios)
-        # Convert from units of the density at max(c, 0); the factor is at most 1.
+        # Convert from units of the density at max(c, 0) to exp(log_scale), by a factor up to 1.
         whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=nf.LEAST).exp_())
         values = (tails * parts.jumps).sum(dim=1)
         values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
@@ -280,12 +295,14 @@ class Values:
 def density_slope(
     x: Tensor, r: Tensor, knots: Tensor, parts: Parts, normal_density: Tensor, log_scale: Tensor
 ) -> Tensor:
-    """Return ``p' / exp(log_scale)``, given the part of ``p`` from normal pieces on this scale.
+    """Return the slope ``p'`` of the density of ``z + r eps`` at ``x``, over ``exp(log_scale)``.
 
-    With ``phi_r`` the density of the noise and ``j_k`` the jump of ``f`` at the knot ``k``, ``p' =
-    int f'(z) phi_r(x - z) dz + sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal
-    piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps = x`` is ``x / norm^2`` plus a sum
-    over jumps, so ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. The result has no graph.
+    ``normal_density`` is the part of ``p`` from normal pieces, over ``exp(log_scale)`` too. Let
+    ``f`` be the density of ``z``, ``phi_r`` the density of the noise, and ``j_k`` the jump of ``f``
+    at the knot ``k``. Then ``p' = int f'(z) phi_r(x - z) dz + sum_k j_k phi_r(x - k)``. A uniform
+    piece has ``f' = 0``, and a normal piece has ``f' = -z f``. The mean of ``z`` given ``z + r eps
+    = x`` is ``x / norm^2`` plus a sum over jumps, with ``norm^2 = 1 + r^2``. So normal pieces have
+    the slope ``(sum_k j_k phi_r(x - k) - x p) / norm^2``. The result has no graph.
     """
     noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(nf.LEAST, -nf.LEAST).exp_()
     slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)
@@ -294,7 +311,7 @@ def density_slope(
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """Return rows of a tensor, without a copy if they are adjacent."""
+    """Return the rows of ``values`` with the indices ``rows``, without a copy if adjacent."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return values.narrow(0, rows[0], len(rows))
     return torch.stack([values[i] for i in rows])
@@ -303,7 +320,8 @@ def _rows(values: Tensor, rows: list[int]) -> Tensor:
 def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     """Return ``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, given `first_tails` of ``|c|``.
 
-    The values are divided by ``phi(max(c, 0)) / phi(0)`` and have the shape ``3 x n``.
+    They are ``E``, ``S`` and ``p`` for a standard normal ``z``, divided by ``phi(max(c, 0)) /
+    phi(0)``, ``3 x n``.
     """
     up = (-c).clamp_(min=0.0)
     phi = (up * up).mul_(-0.5).clamp_(min=nf.LEAST).exp_().mul_(nf.INV_SQRT_2PI)
@@ -317,18 +335,19 @@ def _beside_normal(
 ) -> tuple[Tensor, Tensor]:
     r"""Return ``E``, ``S`` and ``p`` of a stretched form minus the normal distribution's values.
 
-    Outside ``[-c, c]`` both agree. Inside, the stretched form has the uniform density ``u``, and
-    the difference ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative
-    ``D_1 = u z - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 +
-    phi(c) - phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
+    Outside an interval ``[-c, c]``, the two densities agree, with the mass ``alpha``. Inside, the
+    stretched form has the constant density ``u`` and the normal mass ``1 - alpha``, so the
+    difference ``D = u - phi`` has zero mass and zero mean. Therefore its antiderivative ``D_1 = u z
+    - erf(z / sqrt(2)) / 2`` and its second antiderivative ``D_2 = u (z^2 + c^2) / 2 + phi(c) -
+    phi(z) - z erf(z / sqrt(2)) / 2`` vanish at both ends. Integration by parts gives the
     differences as convolutions of ``D_2``, ``-D_1`` and ``D`` with the density of the noise:
 
         ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``,
 
-    and likewise for its first two derivatives in ``x``. The integrands have no kink at ``x``, even
+    and likewise for the first two derivatives in ``x``. The integrands have no kink at ``x``, even
     for small noise. One Gauss-Legendre rule covers the part of the interval within reach of the
-    noise, with an error of about 1e-11 of the total. In the code ``tau`` is ``(z - x) / r`` and
-    ``y`` is ``z``, both divided by ``sqrt(2)``.
+    noise, with an error of about 1e-11 of the total. In the code, ``tau`` is ``(z - x) / (r
+    sqrt(2))`` and ``y`` is ``z / sqrt(2)``.
 
     Returns:
         The differences, ``3 x n``, and the uniform piece's part of ``p``, ``n``, all divided by
@@ -367,8 +386,9 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
     """Return the integrals of ``r h(t)``, ``Phi(t)`` and ``phi(t) / r`` over uniform pieces.
 
     With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result,
-    ``3 x K x n``, is divided by ``exp(log_scale)``. The integral without noise has a closed form.
-    The contribution of the noise decreases with the distance from ``x``.
+    with shape ``3 x num_uniform x n``, is divided by ``exp(log_scale)``. The integral without noise
+    has a closed form. The difference due to the noise decreases with the distance of ``z`` from
+    ``x``, so a short quadrature rule on each side of ``x`` computes it.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -392,14 +412,14 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
 
 @nf.cached_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nodes and weights, ``order x 1 x 1 x 1``, and the signs 1 below and -1 above ``x``."""
+    """Return nodes and weights, ``order x 1 x 1 x 1``, and signs: 1 below and -1 above ``x``."""
     nodes, weights = nf.graded_rule(_ORDER, dtype, device)
     side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
     return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
 
 
 class _Integral(Function):
-    """The function `log_excess` or `log_survival`, without noise or for a covered form."""
+    """`log_excess` or `log_survival`, without noise or for a covered form."""
 
     @staticmethod
     def forward(
@@ -420,7 +440,7 @@ class _Integral(Function):
         values = Values(at, held, Pieces(knots, masses, form), parts)
         total = values.totals[which]
         log_total = total.clamp(min=nf.TINY).log_().add_(values.log_scale)
-        # If no mass is above x, all derivatives are 0.
+        # If no mass is above x, all derivatives are 0, which dividing by infinity gives.
         nothing = total <= 0.0
         total = total.masked_fill(nothing, math.inf)
         by_x = (values.totals[1] if which == EXCESS else values.density) / total
@@ -448,8 +468,9 @@ class _Integral(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             inputs = x, noise, scale, knots, masses
-            # Second derivatives in `x` and `noise` have an error of 1e-15 divided by the ratio of
-            # the noise to the scale, since terms as large as the inverse ratio cancel.
+            # The slopes have no graph, so second derivatives use differentiable operations. In `x`
+            # and `noise`, they have an error of 1e-15 divided by the ratio of the noise to the
+            # scale, since terms as large as the inverse ratio cancel.
             value = _by_pieces(x, noise, scale, Pieces(knots, masses, ctx.form), ctx.which)
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
             found = torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
@@ -469,7 +490,7 @@ class _Integral(Function):
 
 
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:
-    """Return ``E`` or ``S`` of a unit mass at each knot, divided by the total."""
+    """Return ``E`` or ``S`` of a unit mass at each knot, divided by ``exp(log_total)``."""
     if r is not None:
         t = (knots - x) / r
         log_value = nf.log_h(t) + r.log() if which == EXCESS else log_ndtr(t)

@@ -1,19 +1,22 @@
 r"""Quantiles of a piecewise distribution smoothed by Gaussian noise.
 
-The ``tail`` quantile is the point ``x`` with ``P(z + r eps > x) = tail``. The equation is solved in
-normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``. The left-hand
-side is nearly linear in ``x``, and exactly linear if ``z`` is normal.
+Let ``z`` have a piecewise distribution, and let ``r eps`` be noise with the standard deviation
+``r``. The ``tail`` quantile is the point ``x`` with ``P(z + r eps > x) = tail``. The equation is
+solved in normal scores, ``g(x) = zeta`` with ``g(x) = Phi^-1(P(z + r eps <= x))`` and ``zeta =
+-Phi^-1(tail)``. The score ``g`` is nearly linear in ``x``, and exactly linear if ``z`` is normal.
 
 *Guess.* Write ``z + r eps = T(u) + r eps``, with independent standard normal ``u`` and ``eps``, and
-``T`` the transport. If ``T`` were linear, the region ``T(u) + r eps >= x`` would have the distance
-``zeta`` from the origin (the first-order reliability method). The guess is the largest value of
-``T(u) + r eps`` at this distance, ``max_w T(zeta sin w) + r zeta cos w``. The guess is exact for
-normal ``z``, for ``r -> 0`` and for ``r -> infinity``. In all tests its normal score differed from
-``zeta`` by less than 0.5.
+``T`` the monotone map from the standard normal to the distribution of ``z``. If ``T`` were linear,
+the region ``T(u) + r eps >= x`` at the solution ``x`` would have the distance ``zeta`` from the
+origin (the first-order reliability method). The guess is the largest value of ``T(u) + r eps`` at
+this distance, ``max_w T(zeta sin w) + r zeta cos w``. The guess is exact for normal ``z``, for ``r
+-> 0`` and for ``r -> infinity``. In all tests, the score ``g`` of the guess differed from ``zeta``
+by less than 0.5.
 
-*Steps.* The score ``g(x)`` has the slope ``g' = p / phi(g)``. With ``l = log p``, the logarithm of
-this slope has the derivative ``g'' / g' = l' + g g'``. Since one computation gives the value and
-both derivatives, the equation is solved by Halley's method (`bracketed_root`).
+*Steps.* With ``p`` the density of ``z + r eps``, the score has the slope ``g' = p / phi(g)``. With
+``l = log p``, the logarithm of this slope has the derivative ``g'' / g' = l' + g g'``. Since one
+computation gives the value and both derivatives, the equation is solved by Halley's method
+(`bracketed_root`).
 """
 
 from __future__ import annotations
@@ -33,23 +36,28 @@ from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Number of angles ``w`` in [0, pi/2], ends included, among which the guess is sought
+# Number of angles ``w`` in [0, pi/2], both ends included, at which candidates are compared
 _NUM_ANGLES = 5
-# Number of steps on a GPU. On a CPU most searches end after three steps. Next to a piece of almost
-# no mass the score is steep, and a search may need many bisections.
+# Number of steps on a GPU, where the search cannot stop early without reading values back. Most
+# roots need three steps; next to a piece of almost no mass, where the score is steep, some need
+# many bisections.
 _NUM_STEPS = 10
-_DEEPEST = -700.0  # lower limit of logarithms of probabilities, at a normal score of 37
+_DEEPEST = -700.0  # lower limit of log probabilities, at a normal score of about -37
 _BELOW_ONE = 1 - 1e-9
 _NUM_CELLS, _NUM_NODES = 80, 12
 _LOW = math.log(integrals.MIN_RATIO)
 _WIDTH = (math.log(integrals.MAX_RATIO) - _LOW) / _NUM_CELLS
-# Largest error divided by 1 + r. Typical errors are 1e-13, unless knots almost coincide.
+# Largest error of a table, divided by 1 + r, with which it counts as exact. Typical errors are
+# 1e-13, unless knots almost coincide.
 _TOLERANCE = 1e-9
 
 
 @cached_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the factors of ``zeta`` and ``u`` in `_starts`, ``2 x 7 x 1`` each."""
+    """Return the factors of ``zeta`` and ``u`` in `_starts`, ``2 x 7 x 1`` each.
+
+    The first row of both results is for the argument of ``T``, and the second row for ``eps``.
+    """
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
     by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
     by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2
@@ -61,10 +69,10 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
 def _starts(
     standard: PiecewisePredictive, r: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
-    """Return candidates for the guess and the two ends of a bracket, ``7 x n``.
+    """Return five candidates for the guess, the lower and the upper end of a bracket, ``7 x n``.
 
     With ``u = -Phi^-1(tail / 2)``, the upper end is ``T(u) + r u``, since ``P(z + r eps > T(u) + r
-    u) <= P(z > T(u)) + P(eps > u) = tail``. The lower end is ``T(-u) - r u``.
+    u) <= P(z > T(u)) + P(eps > u) = tail``. In the same way, ``T(-u) - r u`` is a lower end.
     """
     by_zeta, by_u = _directions(r.device)
     u, eps = by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
@@ -81,7 +89,7 @@ def denoised_quantile(
     """Return the ``n`` points ``x`` with ``P(z + r eps > x) = tail``; they are differentiable.
 
     Args:
-        standard: Distribution of ``z``, of scale 1; not a single normal piece without bounds.
+        standard: Distribution of ``z`` with scale 1, but not a single normal piece without bounds.
         r: Positive ratios of the noise to the scale, ``n``, float64.
         shape: Batch shape, with ``n`` elements.
         tail: Probabilities in (0, 1/2]: one number, or a tensor of shape ``n``.
@@ -110,7 +118,7 @@ def denoised_quantile(
 def _survival(
     x: Tensor, r: Tensor, pieces: Pieces, parts: integrals.Parts
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``log P(z + r eps > x)``, the log density, and its slope ``p' / p``, each ``n``."""
+    """Return ``log P(z + r eps > x)``, the log density and its slope in ``x``, each ``n``."""
     if pieces.form.covered:
         values = integrals.Values(x, r, pieces, parts)
         log_scale, normal = values.log_scale, values.normal_density
@@ -130,9 +138,10 @@ def _survival(
 class RatioTable:
     """A differentiable table of a function of ``r``, with a polynomial in ``log r`` on each cell.
 
-    Noise makes quantiles analytic functions of ``log r``. Polynomials through 12 Chebyshev nodes
-    are exact up to rounding, unless two knots almost coincide: ``is_exact`` tells whether they
-    agree with the function to `_TOLERANCE` at three points of each cell.
+    ``function`` maps ``n`` noise ratios ``r`` to ``n`` quantiles. Noise makes quantiles analytic
+    functions of ``log r``. Polynomials through 12 Chebyshev nodes are exact up to rounding, unless
+    two knots almost coincide. ``is_exact`` is True if the polynomials agree with the function to
+    `_TOLERANCE` at three points of each cell.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:

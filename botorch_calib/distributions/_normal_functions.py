@@ -22,8 +22,8 @@ from torch.autograd.function import FunctionCtx
 
 # Replaces log(0). It is finite, also in float32, so masked branches have no NaN in their gradients.
 LOG_ZERO = -1e30
-# Lower limit of exponents. exp(-600) is a normal number. Subnormal numbers, from exp(-708) down,
-# would slow down operations on a CPU.
+# Lower limit of exponents. Products of exp(-600) and moderate factors stay above exp(-708), below
+# which subnormal numbers slow down operations on a CPU.
 LEAST = -600.0
 # Lower limit of a sum before its logarithm is computed; less than exp(LEAST)
 TINY = 1e-280
@@ -35,16 +35,17 @@ SQRT_2PI = math.sqrt(2 * math.pi)
 INV_SQRT_2PI = 1 / SQRT_2PI
 # Replaces an infinite end or knot; its square does not overflow.
 FAR = 1e140
-_THIN = 1e-100  # width of an empty interval; its square does not underflow
-# Integrals over an interval are computed by a series about its middle if its width plus the change
-# of the log density is below this. At this width both methods have an error of 1e-11: differences
-# have an error of 1e-15 / 0.01^2, since the excess cancels twice, and the series omits terms like
-# 0.005^4 / 40.
+_THIN = 1e-100  # replaces the width 0 of an empty interval; its square does not underflow
+# The integral over an interval is the difference of two tail integrals, which loses digits if the
+# interval is narrow. A series about the middle is accurate only if the interval is narrow. The
+# series is used if the interval's width plus the change of the log density in it is below this
+# number, and differences otherwise. At the limit, both methods have an error of 1e-11: the excess
+# cancels twice in differences, 1e-15 / 0.01^2, and the series omits terms like 0.005^4 / 40.
 _NARROW = 0.01
 # Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
-# for x >= 0: Chebyshev series computed with 40 digits, truncated at 1e-15 and rearranged. The
-# factors cancel the decay like 1/x and 1/x^2. The variable maps [0, inf) to [-1, 1), so one
-# polynomial is accurate for all x.
+# for x >= 0: Chebyshev series computed with 40 digits, truncated at 1e-15 and rearranged. The two
+# ratios decay like 1/x and 1/x^2, which the factors cancel. The variable maps [0, inf) to [-1, 1),
+# so one polynomial is accurate for all x.
 # fmt: off
 _MILLS = (
     1.1568486282918942, -0.2294875382521184, 0.07778159886881932, 0.02507217930210036,
@@ -65,10 +66,10 @@ _RAMP = (
 )
 # fmt: on
 _CHUNK = 2**15  # numbers that fit into a CPU's cache
-# Below this t, -(t + 2 / t) approximates Phi / h with an error of 1e-11. Above it, the computed
-# logarithm of Phi / h has an error of at most 1e-10.
+# Below this t, Phi(t) / h(t) is computed as -(t + 2 / t), with an error of 1e-11. Above, it is
+# computed from the logarithms of Phi and h, whose difference has an error of at most 1e-10.
 _DEEP = -1e3
-_WHOLE = -6.0  # below this number, ``erfc`` rounds to 2
+_WHOLE = -6.0  # at and below this number, ``erfc`` rounds to 2
 _MANY = 3000  # from this number of elements on, the polynomial is faster than ``erfcx`` on a CPU
 
 
@@ -87,7 +88,7 @@ def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @cached_constant
 def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
+    """Return Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
     nodes, weights = leggauss(order, dtype=dtype, device=device)
     return (nodes + 1) / 2, weights / 2
 
@@ -98,7 +99,7 @@ def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[T
 
     This is the Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``. It has fewer nodes near
     1, where the integrand is small. The first result contains the nodes and their squares, ``order
-    x 2``.
+    x 2``, and the second result the weights, ``order``.
     """
     v, weights = unit_legendre(order, dtype, device)
     u = 0.8 * v + 0.2 * v**4
@@ -123,8 +124,9 @@ def mills_ratio(x: Tensor) -> Tensor:
 
 
 def first_tails(x: Tensor) -> Tensor:
-    """Return `mills_ratio` and ``h(-x) / phi(x)``, ``2 x shape``, with the same accuracy."""
-    # The error of 1 - x mills_ratio(x) grows like x^2, so the second ratio has a polynomial too.
+    """Return `mills_ratio` and ``h(-x) / phi(x)`` for ``x >= 0``, as ``2 x shape``."""
+    # The second ratio is 1 - x mills_ratio(x), whose relative error would grow like x^2. So it has
+    # a polynomial of its own.
     growth = x + 1.0
     values = _polynomials(x, (_MILLS, _RAMP)).div_(growth)
     values[1].div_(growth)
@@ -154,7 +156,7 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
 def _coefficients(
     polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return coefficients from the lowest power on, ``(num_groups * num_polynomials) x 4``."""
+    """Return coefficients in groups of four powers, ``(num_groups * num_polynomials) x 4``."""
     rows = list(zip_longest(*polynomials, fillvalue=0.0))
     rows += [(0.0,) * len(polynomials)] * (-len(rows) % 4)
     table = torch.tensor(rows, dtype=dtype, device=device).view(-1, 4, len(polynomials))
@@ -164,8 +166,9 @@ def _coefficients(
 class _LogH(Function):
     """`log_h`, with the derivative ``Phi / h``.
 
-    For first derivatives, the forward pass computes ``Phi / h`` as a ratio of two tails. For higher
-    derivatives, the backward pass computes it from the differentiable `log_ndtr` and `log_h`.
+    For first derivatives, the forward pass computes ``Phi / h`` from `first_tails`. For higher
+    derivatives, the backward pass computes ``Phi / h`` from the differentiable `log_ndtr` and
+    `log_h`.
     """
 
     @staticmethod
@@ -186,10 +189,10 @@ class _LogH(Function):
         t, value, slope = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return grad * slope
-        # For large negative t both logarithms are about -t^2 / 2, and their difference is lost in
-        # rounding. The asymptotic series is Phi / h = -(t + 2 / t - 6 / t^3 + ...).
+        # For large negative t, log Phi and log h are about -t^2 / 2, and their difference is lost
+        # in rounding. The asymptotic series Phi / h = -(t + 2 / t - 6 / t^3 + ...) replaces it.
         far = t.clamp(max=_DEEP)
-        # The clamp keeps values that are not selected finite.
+        # The clamp keeps values finite that `torch.where` does not select.
         ratio = torch.exp((log_ndtr(t) - value).clamp(max=math.log(-2.0 * _DEEP)))
         return grad * torch.where(t < _DEEP, -(far + 2.0 / far), ratio)
 
@@ -203,14 +206,15 @@ def log_h(t: Tensor) -> Tensor:
 class _NormalInterval(Function):
     """`log_interval_integrals` of finite ends; derivatives are ratios of integrals and densities.
 
-    The interval is mirrored if necessary, so that ``a``, the end nearer to zero, is the lower end.
-    Let ``N(t)`` be the normal mass above ``t``, and ``h(t)`` the integral of ``N`` above ``t``.
-    Both are in units of the density at ``a``, or at zero if the interval contains zero. The mass is
-    ``N(a) - N(b)``, and the mean excess over ``a`` is ``(h(a) - h(b) - (b - a) N(b)) / mass``. In a
-    narrow interval these differences cancel. Then the density over its value at the middle ``m`` is
-    expanded as ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``. With ``v`` half of the width and ``y = m
-    v``, the mean of this ratio is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of ``t`` times the
-    ratio is ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
+    The interval ``[a, b]`` is mirrored if necessary, so that the end nearer to zero is ``a``. Let
+    ``N(t)`` be the normal mass above ``t``, and ``R(t)`` the integral of ``N`` above ``t``. Both
+    are in units of the density at ``a``, or at zero if the interval contains zero. The mass of the
+    interval is ``N(a) - N(b)``, and the mean excess over ``a`` is ``(R(a) - R(b) - (b - a) N(b)) /
+    mass``. In a narrow interval these differences cancel. Then the density at ``m + t`` over the
+    density at the middle ``m`` is expanded as ``sum_n He_n(m) (-t)^n / n!``, with Hermite
+    polynomials ``He_n``. With ``v`` half of the width and ``y = m v``, the mean of this ratio over
+    the interval is ``1 + (y^2 - v^2) / 6 + ...``, and the mean of ``t`` times the ratio is ``-v y
+    (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
     """
 
     @staticmethod
@@ -239,7 +243,7 @@ class _NormalInterval(Function):
         y.mul_(yy.add_(vv, alpha=2.0).mul_(-1 / 45).add_(1 / 3))
         offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
 
-        offset = torch.lerp(width - offset, offset, right)  # from the lower end, also if mirrored
+        offset = torch.lerp(width - offset, offset, right)  # over ``low``, also if mirrored
         log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
         log_rise = offset.clamp_(min=_THIN).log_().add_(log_mass)
         ctx.save_for_backward(low, high, log_mass, log_rise)
@@ -280,7 +284,7 @@ def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
     mirrored = -high
     near = torch.maximum(low, mirrored).mul_(_SQRT_HALF).clamp_(min=_WHOLE)
     far = torch.minimum(low, mirrored).mul_(-_SQRT_HALF)
-    # The product (near - far) (near + far) is exactly 0 for an empty interval.
+    # Unlike near^2 - far^2, the product is exactly 0 for an empty interval, so the mass is too.
     beyond = torch.sub(near, far).mul_(near + far).exp_().mul_(torch.special.erfcx(far))
     share = torch.special.erfcx(near).sub_(beyond).mul_(0.5).clamp_(min=TINY)
     return share.log_().sub_(near.square())
@@ -304,7 +308,7 @@ class _NdtriExp(Function):
 
 
 def ndtri_exp(log_p: Tensor) -> Tensor:
-    """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
+    """Return the ``z`` with ``log Phi(z) = log_p``, the inverse of ``log_ndtr``, for ``log_p < 0``.
 
     The result is accurate for arbitrarily small probabilities. Near ``log_p = 0`` its accuracy is
     limited by the rounding of ``log_p``. Derivatives of every order exist, and are 0 where the
@@ -315,19 +319,20 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
 
 
 def upper_score(tail: float | Tensor) -> float | Tensor:
-    """Return ``-Phi^-1(tail)``, a number or a tensor."""
+    """Return ``-Phi^-1(tail)``, a number for a number and a tensor for a tensor."""
     return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
 
 
 def lower_quantile(log_p: Tensor) -> Tensor:
     """Return `ndtri_exp` without a graph, in float64, exact up to rounding for ``log_p < 0``.
 
-    For ``log_p`` down to -690, where ``z = -37``, the exponential has the relative error ``eps
-    |log_p|``, which changes ``z`` by ``eps |z| / 2``. For smaller ``log_p`` let ``w = z^2`` and ``u
-    = -2 log_p - log(2 pi)``. The asymptotic series of the Mills ratio gives the equation ``w + log
-    w - 2 log(1 - 1/w + 3/w^2 - 15/w^3 + 105/w^4) = u``, with an error of 1e-13 for ``w`` above
-    1400. The starting value ``u - log u + (log u - 2) / u`` is within 1e-4 of ``w``, so one Newton
-    step is exact up to rounding.
+    For ``log_p`` down to -690, where ``z = -37``, ``z`` is ``Phi^-1(exp(log_p))``. With the
+    rounding unit ``eps``, the exponential has the relative error ``eps |log_p|``, which changes
+    ``z`` by ``eps |z| / 2``. For smaller ``log_p``, let ``w = z^2`` and ``u = -2 log_p - log(2
+    pi)``. The asymptotic series of the Mills ratio gives the equation ``w + log w - 2 log(1 - 1/w +
+    3/w^2 - 15/w^3 + 105/w^4) = u``, with an error of 1e-13 for ``w`` above 1400. The starting value
+    ``u - log u + (log u - 2) / u`` is within 1e-4 of ``w``, so one Newton step is exact up to
+    rounding.
     """
     z = torch.special.ndtri(log_p.exp())
     u = log_p.clamp(max=-690.0).mul_(-2.0).sub_(math.log(2 * math.pi))
@@ -343,9 +348,10 @@ def lower_quantile(log_p: Tensor) -> Tensor:
 class NormalShares:
     """Truncated normal pieces as differences of the tails beyond their ends, without a graph.
 
-    The tail of an end is the normal mass beyond it, on the side away from zero, with the sign of
-    the end. The mass of a piece is the tail of its lower end minus the tail of its upper end. For
-    the piece around zero, the mass of the whole normal distribution is added.
+    The tail of an end is the normal mass beyond this end, on the side away from zero, with the sign
+    of the end. The natural mass of a piece, its probability under the standard normal distribution,
+    is the tail of its lower end minus the tail of its upper end. For the piece around zero, the
+    mass 1 of the whole normal distribution is added.
 
     Args:
         ends: Increasing finite ends (`FAR` for infinite ends), ``(K + 1) x n``, float64.
@@ -353,15 +359,16 @@ class NormalShares:
     Attributes:
         mills: Mills ratios of the absolute values of the ends.
         at_low, at_high: Density of each piece, normalised to mass 1, at its lower and upper end.
-        around: Reciprocal of the natural mass of the piece around zero; 0 for other pieces.
+        around: Reciprocal of the natural mass of the piece around zero (half of it for a piece that
+            ends at zero); 0 for other pieces.
     """
 
     def __init__(self, ends: Tensor) -> None:
         sign = ends.sign()
-        around = sign.diff(dim=0).mul_(0.5)  # 1/2 where zero is an end
+        around = sign.diff(dim=0).mul_(0.5)  # 1 around zero, 1/2 if zero is an end
         self.mills, half = mills_ratio(ends.abs()), (ends * ends).mul_(0.5)
         tails = sign.mul_(self.mills)
-        # Natural masses are in units of the density at the end nearer to zero, to avoid underflow.
+        # Natural masses are in units of the largest density in the piece, to avoid underflow.
         depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
         a, b = (depth - half[:-1]).exp_(), depth.sub_(half[1:]).exp_()
         self.around = around.mul_(SQRT_2PI)
@@ -395,11 +402,12 @@ class _EndDensities(Function):
 
 
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weighted sums over normal pieces: of the means, and of the mean squares minus 1.
+    """Return weighted sums over normal pieces of their means, and of their mean squares minus 1.
 
-    With ``a`` and ``b`` as in `_EndDensities`, a piece has the mean ``a - b`` and the mean square
-    ``1 + a low - b high``. The ends, ``(K + 1) x shape``, are as in `NormalShares`, and the weights
-    broadcast to ``K x shape``. Both results have derivatives of every order.
+    With the densities ``a`` and ``b`` at its ends (see `_EndDensities`), a piece has the mean ``a -
+    b`` and the mean square ``1 + a low - b high``. The ends, ``(K + 1) x shape``, are as in
+    `NormalShares`, and the weights broadcast to ``K x shape``. Both results, of shape ``shape``,
+    have derivatives of every order.
     """
     a, b = _EndDensities.apply(ends)
     squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)

@@ -1,12 +1,13 @@
 r"""Expected excess and survival probability of single pieces, with or without noise.
 
-Let ``omega`` be the standard normal density for a normal piece, and 1 for a uniform piece. This
+Let ``omega`` be the standard normal density for a normal piece, and 1 for a uniform piece. For
+thresholds ``x``, noise with the standard deviation ``r``, and ``h(t) = phi(t) + t Phi(t)``, this
 module computes the logarithms of the following integrals over a piece:
 
     ``int omega(z) r h((z - x) / r) dz`` and ``int omega(z) Phi((z - x) / r) dz``.
 
 Without noise, these are ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``, in closed
-form. With noise, Gauss-Legendre rules with 72 nodes in a piece compute them as sums of positive
+form. With noise, Gauss-Legendre rules with 72 nodes in a piece compute both as sums of positive
 terms. So the relative error is small, and autograd computes derivatives of every order.
 `_denoised_integrals` is faster for the distributions that it supports.
 """
@@ -24,7 +25,7 @@ from botorch_calib.distributions.form import Pieces
 
 _ORDER = 24  # nodes on a panel: relative error about 1e-12
 _CUT = 72.0  # a panel ends where a normal density has decreased by a factor of exp(36)
-_CLEAR = 8.5  # the noise has no effect farther than this above x, in deviations of the noise
+_CLEAR = 8.5  # noise has no effect on integrands for z above x + _CLEAR r
 _LOG_2 = math.log(2.0)
 _NOTHING = 2 * nf.LOG_ZERO
 
@@ -32,8 +33,8 @@ _NOTHING = 2 * nf.LOG_ZERO
 def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
     """Return ``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` for any piecewise distribution.
 
-    ``x`` are ``n`` thresholds, and ``r`` are positive ratios of the noise to the scale of normal
-    pieces, or None without noise. Logarithms of 0 are `LOG_ZERO`.
+    ``x`` are ``n`` thresholds, and ``r`` are ``n`` positive ratios of the noise to the scale of
+    normal pieces, or None without noise. Logarithms of 0 are `LOG_ZERO`.
     """
     (log_e, log_s), natural = piece_logs(x, r, pieces)
     return log_mixed(log_e - natural, pieces.masses), log_mixed(log_s - natural, pieces.masses)
@@ -55,7 +56,7 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
 
 
 def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
-    """Return ``log(sum masses exp(logs))``, at least `LOG_ZERO`; differentiable at zero masses."""
+    """Return ``log(sum masses exp(logs))``, at least `LOG_ZERO`; masses of 0 have derivatives."""
     scale = logs.detach().masked_fill(masses == 0.0, _NOTHING).amax(dim=0)
     total = (masses * (logs - scale).clamp(nf.LEAST, -nf.LEAST).exp()).sum(dim=0)
     return (total.clamp(min=nf.TINY).log() + scale).clamp(min=nf.LOG_ZERO)
@@ -70,14 +71,16 @@ def log_integrals(
     the pieces have the shape ``K x n``, and the flags ``normal`` the shape ``K x 1``. The logarithm
     of 0 is `_NOTHING`.
 
-    As a function of ``z``, the integrand resembles a normal density of mean ``x / (1 + r^2)`` and
-    standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above ``x``. Three panels
-    of quadrature nodes meet at the peaks of both densities, so that the integrand decreases from
-    the start of each panel. Above the last panel the noise has no effect.
+    As a function of ``z``, the integrand over a normal piece resembles a normal density of mean ``x
+    / (1 + r^2)`` and standard deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and ``omega`` above
+    ``x``. Over a uniform piece, the mean is ``x`` and the standard deviation is ``r``. Three
+    panels, each with its own quadrature nodes, meet at the peaks of both densities, so that the
+    integrand decreases from the start of each panel. Above the last panel the noise has no effect,
+    and the integral has a closed form.
     """
     if r is None:
         return _sharp_integrals(x, low, high, normal)
-    with torch.no_grad():  # the sum does not depend on the places where panels meet
+    with torch.no_grad():  # the integral does not depend on where panels meet
         shrink = torch.where(normal, 1.0 / (1.0 + r * r), 1.0)
         center, deviation = x * shrink, r * shrink.sqrt()
         first, last = torch.minimum(center, x), torch.where(normal, x.clamp(min=0.0), x)
@@ -113,7 +116,7 @@ def log_integrals(
         (log_weight + values).logsumexp(dim=(0, 1))
         for values in (nf.log_h(t) + r.log(), log_ndtr(t))
     )
-    # `logaddexp` has no second derivatives if one of the terms is 0.
+    # Unlike `logsumexp`, `logaddexp` has no second derivatives if one of the terms is 0.
     log_excess, log_survival = (
         torch.stack(pair).logsumexp(dim=0) for pair in zip(sums, plain, strict=True)
     )
@@ -121,19 +124,19 @@ def log_integrals(
 
 
 def _lower(end: Tensor, point: Tensor) -> Tensor:
-    """Return the smaller number. If both are equal, the derivative belongs to ``end`` only."""
+    """Return the elementwise minimum; if both numbers are equal, only ``end`` has a gradient."""
     return torch.where(point < end, point, end)
 
 
 def _upper(end: Tensor, point: Tensor) -> Tensor:
-    """Return the larger number, with the derivative of `_lower`."""
+    """Return the elementwise maximum; if both numbers are equal, only ``end`` has a gradient."""
     return torch.where(point > end, point, end)
 
 
 def _sharp_integrals(
     x: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return `log_integrals` without noise over ``z`` above ``start`` (default: ``x``)."""
+    """Return `log_integrals` without noise, restricted to ``z > start`` (default: ``z > x``)."""
     start = _upper(low, x if start is None else start)
     empty = start >= high
     start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)

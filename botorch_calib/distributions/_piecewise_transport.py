@@ -1,14 +1,15 @@
 r"""The monotone map ``T(z) = Q(Phi(z))`` from a standard normal number to a piecewise distribution.
 
-Let ``m`` be the mass of a piece ``[low, high]``, and ``p`` the probability below it. The share of
-the piece below ``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high - low)``.
-A normal piece has ``Phi(T) = Phi(low) + N u`` with its natural mass ``N = Phi(high) - Phi(low)``,
-or in logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored,
-since ``Phi`` is most accurate for negative arguments. In the lowest piece ``low = -inf`` and ``p =
-0``, so ``log u = log Phi(z) - log m`` does not underflow.
+``Q`` is the quantile function of the piecewise distribution. Let ``m`` be the mass of the piece
+``[low, high]`` that contains ``T``, and ``p`` the probability below this piece. The fraction of the
+piece's mass below ``T`` is ``u = (Phi(z) - p) / m``. A uniform piece has ``T = low + u (high -
+low)``. A normal piece has ``Phi(T) = Phi(low) + N u`` with ``N = Phi(high) - Phi(low)``, or in
+logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece above zero is mirrored, since
+``Phi`` is most accurate for negative arguments. In a lowest piece with ``low = -inf`` and ``p =
+0``, ``log u = log Phi(z) - log m`` does not underflow.
 
 A recalibrated distribution has about twenty pieces, and transports tens of thousands of joint
-samples. So the properties of each piece are computed once, and each sample selects them.
+samples. So the properties of pieces are computed once, and each sample selects those of its piece.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1
 
 
 def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None) -> Tensor:
-    """Return ``Q(Phi(z))``, with derivatives of every order.
+    """Return ``Q(Phi(z))`` (see the module docstring), with derivatives of every order.
 
     Args:
         z: Standard normal numbers that broadcast against ``batch_shape``.
         knots: All knots, in units of the scale of the normal pieces, ``batch_shape x (K + 1)``.
         masses: Masses of the pieces, ``batch_shape x K``.
-        uniform: Whether each piece is uniform, ``K``; None if no piece is.
+        uniform: Whether each piece is uniform, ``K``; None if no piece is uniform.
     """
     dtype = z.dtype
     z, knots, masses = z.double(), knots.double(), masses.double().clamp(min=_TINY)
@@ -49,7 +50,7 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
         index = torch.bucketize(z.detach().contiguous(), ends)
     else:
         index = (z.unsqueeze(-1) > ends).sum(dim=-1)
-    # Index of the piece in a row that contains the pieces of all distributions
+    # Index of each sample's piece among the pieces of all distributions, in one vector
     shape = torch.broadcast_shapes(low.shape, masses.shape)
     rows = torch.arange(shape[:-1].numel(), device=z.device).view(shape[:-1])
     at = index + shape[-1] * rows
@@ -60,7 +61,7 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
 
     sign, start, end = (picked(v) for v in (1.0 - 2.0 * turned.to(z), low.detach(), high.detach()))
     side, mass, below = sign * z, picked(masses), picked(mass_below)
-    # The value in a normal piece, which is mirrored if it is above zero
+    # The value for a normal piece, which is mirrored if the piece is above zero
     log_side = log_ndtr(side)
     share = ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
     log_part = torch.where(start.isneginf(), log_side - mass.log(), (share + picked(offset)).log())

@@ -1,31 +1,32 @@
 r"""`DenoisedMixture`: the objective under a calibrated mixture of normal predictions.
 
-Member ``s`` has ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. The mixture of members has the
-cdf ``F``, and the normal score of ``y`` is ``z = Phi^{-1}(F(y))``. Let ``T`` be the map from the
-standard normal to the calibrated distribution of ``z``. A calibrated draw picks a member ``s``,
-draws ``(f, y)`` from it, and moves both:
+Each of ``S`` members predicts the objective ``f ~ N(mu_s, v_s)`` and the observation ``y ~ N(mu_s,
+v_s + n_s)``, where ``n_s`` is the noise variance. The mixture of members with equal weights has the
+cdf ``F`` of ``y``, and the normal score of ``y`` is ``z = Phi^{-1}(F(y))``. Let ``T`` be the
+monotone map from the standard normal to the calibrated distribution of ``z``. A calibrated draw
+picks a member ``s``, draws ``(f, y)`` from it, and moves both:
 
     ``y~ = F^{-1}(Phi(T(z)))``,  ``f~ = f + a_s (y~ - y)``,  ``a_s = v_s / (v_s + n_s)``.
 
-So ``y~`` has the calibrated distribution, and ``f~ = f`` if ``T`` is the identity map.
-Given ``z``, member ``s`` has the probability ``p_s(z)`` at ``y = F^{-1}(Phi(z))``. Given ``z`` and
-``s``, ``f~`` is ``N(mu_s + a_s (y~ - mu_s), a_s n_s)``. Every expectation is therefore an integral
-over the standard normal ``z``, with the same nodes for all members:
+So ``y~`` has the calibrated distribution, and ``f~ = f`` if ``T`` is the identity map. Let
+``p_s(z)`` be the probability of member ``s`` given ``y = F^{-1}(Phi(z))``. Given ``z`` and ``s``,
+``f~`` is distributed as ``N(mu_s + a_s (y~ - mu_s), a_s n_s)``. Every expectation is therefore an
+integral over the standard normal ``z``, with the same nodes for all members:
 
     ``E g(f~) = sum_s int phi(z) p_s(z) E g(N(mu_s + a_s (y~(z) - mu_s), a_s n_s)) dz``.
 
-*Nodes.* A quadrature rule makes ``f~`` a mixture of (nodes x members) normal distributions. For
-the value ``x`` of interest, let ``c`` be the score at which ``f~ = x`` is likeliest, and ``w`` the
-width of the integrand there. Nodes are placed in ``u`` with ``z = c + w sinh(u)``: they are dense
-about ``c``, and farther apart elsewhere. Panels of Gauss-Legendre rules end at the kinks of ``T``,
-at ``y~ = x``, and at the widest gap between members. If the gap follows the first ``k`` of ``S``
-members in the order of their means, ``y`` jumps at the score ``Phi^{-1}(k / S)``, and ``y~`` jumps
-at the score that ``T`` maps to it.
+*Nodes.* A quadrature rule makes ``f~`` a mixture of (nodes x members) normal distributions. For a
+threshold ``x``, let ``c`` be the score ``z`` at which ``f~ = x`` is likeliest, and ``w`` the width
+of the integrand there. Nodes are placed in ``u`` with ``z = c + w sinh(u)``: they are dense about
+``c``, and farther apart elsewhere. Panels of Gauss-Legendre rules end at the kinks of ``T``, at
+``y~ = x``, and at the widest gap between the means of members. If the gap follows the ``k``
+smallest means, ``y`` jumps at the score ``Phi^{-1}(k / S)``, and ``y~`` jumps at the score that
+``T`` maps to ``Phi^{-1}(k / S)``.
 
 *Errors.* In 99 of 100 cases the logarithms of improvement and survival have errors below 1e-4 if
-means differ by less than the members' deviations, 7e-4 if they differ by 3 deviations or form two
-groups at a distance of 5 deviations, and 4e-3 if the distance is 12. In the tails, errors are 1e-3
-at 6 deviations, 2e-2 at 20, and 0.1 at 30.
+means differ by less than the members' standard deviations, 7e-4 if means differ by 3 deviations or
+form two groups at a distance of 5 deviations, and 4e-3 if the distance is 12 deviations. In the
+tails, errors are 1e-3 at 6 deviations, 2e-2 at 20, and 0.1 at 30.
 """
 
 from __future__ import annotations
@@ -54,17 +55,19 @@ from botorch_calib.distributions.mixture_scores import (
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 _ORDER, _NUM_PANELS = 6, 7  # nodes per panel, and number of panels before kinks divide them
-# The range of integration extends by `_REACH` beyond the likeliest score and beyond 0, which omits
-# 1e-10 of the integral. Below a large score, the range extends by `_BACK` only.
+# The range of integration extends by `_REACH` beyond both the likeliest score and 0, which omits
+# 1e-10 of the integral. If the likeliest score is large, the range starts `_BACK` below it.
 _REACH, _BACK = 6.5, 9.0
 _LOWEST = -2.0  # lower limit of the score about which the nodes for an improvement concentrate
-_LEAST_WIDTH = 0.05  # least width ``w`` of the integrand, in scores
+_LEAST_WIDTH = 0.05  # least width ``w`` of the integrand, in normal scores
 _LEAST_NOISE = 1e-12  # replaces zero noise, in units of the observation's standard deviation
 _QUANTILE_STEPS = 12
 
 
 class DenoisedMixture(WithTails):
-    """The distribution of ``f~``, or of ``y~``, in units of the outcome, in float64.
+    """The distribution of the calibrated objective or observation of an ensemble, in float64.
+
+    These are ``f~`` and ``y~`` of the module docstring, in the units of ``mean``.
 
     Args:
         mean: Means of ``f``, ``num_members x shape``.
@@ -73,7 +76,7 @@ class DenoisedMixture(WithTails):
         predictive: Distribution of ``z``, broadcasting to ``shape``.
         denoise: Whether the distribution is of ``f~``; if not, it is of ``y~``.
         growth: Factors by which ``excess="objective"`` raises the variances of ``f``, broadcasting
-            to ``num_members x shape``.
+            to ``num_members x shape``; None for ``excess="noise"``.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class DenoisedMixture(WithTails):
 
     @cached_property
     def table(self) -> ScoreTable:
-        """A table of the scores of observations and of the inverse map."""
+        """A table of the normal scores of observations, and of the inverse map."""
         with torch.enable_grad():  # the table is cached, and a later caller may need its graph
             return ScoreTable(self.mean_of_members, self.deviation)
 
@@ -101,7 +104,7 @@ class DenoisedMixture(WithTails):
     def _members(self, num_dims: int = 0) -> Iterator[Tensor]:
         """Return means, deviations, gains ``a_s``, and standard deviations of ``f~`` given ``y~``.
 
-        They have at least ``num_dims`` dimensions after the members.
+        Each tensor has at least ``num_dims`` dimensions after the dimension of members.
         """
         rest = _LEAST_NOISE * self.deviation
         if self.denoise:
@@ -115,10 +118,10 @@ class DenoisedMixture(WithTails):
         return (align_members(each, num_dims) for each in values)
 
     def _components(self, x: Tensor | None = None, lowest: float = -math.inf) -> _Components:
-        """Return the normal components of the mixture, with nodes for integrals that end at ``x``.
+        """Return the normal components of the mixture, with nodes for integrals bounded by ``x``.
 
-        ``x`` broadcasts against ``shape`` and may have further leading dimensions. For ``lowest``
-        see `_likeliest`.
+        ``x`` broadcasts against ``shape``, and may have further leading dimensions. It is None for
+        integrals over the line. For ``lowest`` see `_likeliest`.
         """
         if self.predictive.is_standard_normal:
             count = -math.log(len(self.deviation))
@@ -138,7 +141,7 @@ class DenoisedMixture(WithTails):
 
     @torch.no_grad()
     def _rule(self, x: Tensor | None, lowest: float) -> tuple[Tensor, Tensor]:
-        """Return nodes ``z`` and log weights under the normal density, ``num_nodes x shape``."""
+        """Return nodes ``z`` and log weights of the normal density, ``num_nodes x shape`` each."""
         shape = self.deviation.shape[1:]
         shape = shape if x is None else torch.broadcast_shapes(x.shape, shape)
         steps = torch.linspace(0.0, 1.0, _NUM_PANELS + 1, dtype=torch.float64)
@@ -170,7 +173,7 @@ class DenoisedMixture(WithTails):
         log_weight.add_(z.square(), alpha=-0.5)
         ends = torch.addcmul(center, width, edges.sinh_())
         log_mass = nf.quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
-        # The weights of each panel add up to its exact normal mass.
+        # Scaled weights of a panel add up to the exact normal mass of the panel.
         log_weight.add_(log_mass - log_weight.logsumexp(dim=1, keepdim=True))
         return z.flatten(0, 1), log_weight.flatten(0, 1)
 
@@ -179,12 +182,13 @@ class DenoisedMixture(WithTails):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the likeliest ``z`` given ``f~ = x``, the integrand's width, and the range's ends.
 
-        At ``y~ = x``, ``T`` maps ``z = at`` to ``score``. About this point, linear functions of
-        ``z`` with the slope of the widest member approximate ``y`` and ``y~``. With ``e = z - at``,
-        the exponent of each member is half the sum of two squares: ``(a + b e)^2`` for ``y``, and
-        ``(c - d e)^2`` for ``f~ = x`` given ``y~``. The sum has its minimum ``(a d + b c)^2 / (b^2
-        + d^2)`` at ``e = (c d - a b) / (b^2 + d^2)``. The result is for the member with the
-        smallest minimum, and ``z`` is at least ``lowest``.
+        ``T`` maps ``z = at`` to ``score``, the score of ``x``, so that ``y~ = x`` there. About this
+        point, linear functions of ``z`` with the slope of the widest member approximate ``y`` and
+        ``y~``. With ``e = z - at``, the integrand of each member is ``exp(-squares / 2)`` up to a
+        factor, where ``squares`` is the sum of ``(a + b e)^2`` for ``y`` and ``(c - d e)^2`` for
+        ``f~ = x`` given ``y~``. This sum has its minimum ``(a d + b c)^2 / (b^2 + d^2)`` at ``e =
+        (c d - a b) / (b^2 + d^2)``. The result is for the member with the smallest minimum, and
+        ``z`` is at least ``lowest``.
         """
         mean, deviation, gain, rest = self._members(at.dim())
         slope, scale, residual = deviation.amax(dim=0), self.predictive.scale, x - mean
@@ -205,7 +209,7 @@ class DenoisedMixture(WithTails):
         return center, width, low, high.clamp_(min=0.0).add_(_REACH)
 
     def _taken_to(self, score: Tensor) -> Tensor:
-        """Return ``T^-1`` of scores, computed from the logarithm of the smaller tail."""
+        """Return the ``z`` that ``T`` maps to ``score``, from the logarithm of the smaller tail."""
         if self.predictive.scale is not None:
             score = score / self.predictive.scale
         ends = self.predictive.standardized().knots
@@ -233,7 +237,7 @@ class DenoisedMixture(WithTails):
         return center, (variance + (mean - center).square()).mean(dim=0)
 
     def moments_of_members(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each member, ``num_members x shape``."""
+        """Return the mean and the variance of each member, ``num_members x shape`` each."""
         parts = self._components()
         weight = parts.log_weight.softmax(dim=1)
         mean = parts.start + parts.gain * parts.moved
@@ -257,7 +261,7 @@ class DenoisedMixture(WithTails):
         return parts.total(log_ndtr(parts.residuals(x)))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log density at ``x``."""
+        """Return the log density at ``x``."""
         if not self.denoise:
             score = self._score(x)
             _, log_density = log_shares(x, self.mean_of_members, self.deviation)
@@ -266,7 +270,7 @@ class DenoisedMixture(WithTails):
         return parts.total(log_phi(parts.residuals(x)), -parts.deviation.log())
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """Return the ``level``-quantile. Quantiles of ``f~`` only have first derivatives.
+        """Return the ``level``-quantile. Quantiles of the objective have only first derivatives.
 
         Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x shape``.
         """
@@ -290,10 +294,11 @@ class DenoisedMixture(WithTails):
     def _solve(self, level: float, zeta: float) -> Tensor:
         """Return the quantile of ``f~`` by Newton's method in scores, within a bracket.
 
-        ``P(y~ > Y | s)`` is at most ``S`` times ``P(y~ > Y)``. Let ``p`` be the smaller of
-        ``level`` and ``1 - level``. Each end of the bracket combines a bound on ``y~`` with the
-        tail ``p / (2 S)``, and a bound on ``f~`` given ``y~`` with the tail ``p / 2``. So each
-        member is beyond this end with probability at most ``p``.
+        ``zeta`` is the normal score of ``level``. For any ``Y`` and each of ``S`` members, ``P(y~ >
+        Y | s)`` is at most ``S`` times ``P(y~ > Y)``. Let ``p`` be the smaller of ``level`` and ``1
+        - level``. Each end of the bracket combines a bound on ``y~`` that has the tail probability
+        ``p / (2 S)``, and a bound on ``f~`` given ``y~`` that has the tail probability ``p / 2``.
+        So ``f~`` of each member is beyond this end with probability at most ``p``.
         """
         mean, _, gain, rest = self._members()
         tail = min(level, 1.0 - level) / 2.0
@@ -318,22 +323,22 @@ class DenoisedMixture(WithTails):
         return bracketed_root(excess_score, x, low, high, _QUANTILE_STEPS)
 
     def at_score(self, z: Tensor) -> Tensor:
-        """Return quantiles of an observation at normal scores that broadcast against ``shape``."""
+        """Return quantiles of ``y~`` at normal scores ``z`` that broadcast against ``shape``."""
         z = self.predictive.transport(z)
         return mixture_quantile(z, self.mean_of_members, self.deviation)
 
 
 class _Components(NamedTuple):
-    """Normal components, ``num_members x num_nodes x shape``; some sizes may be 1."""
+    """Normal components of a mixture, ``num_members x num_nodes x shape``; sizes may be 1."""
 
     log_weight: Tensor
-    start: Tensor  # means are ``start + gain * moved``
+    start: Tensor  # the mean of a component is ``start + gain * moved``
     gain: Tensor
-    moved: Tensor
+    moved: Tensor  # ``y~`` at the node
     deviation: Tensor
 
     def residuals(self, x: Tensor) -> Tensor:
-        """Return the means minus ``x``, divided by the standard deviations."""
+        """Return the means of the components minus ``x``, over the standard deviations."""
         inverse = self.deviation.reciprocal()
         return torch.addcmul((self.start - x) * inverse, self.gain * inverse, self.moved)
 

@@ -1,17 +1,18 @@
 r"""Piecewise distributions with added Gaussian noise, and without noise.
 
-Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into a
-distribution of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)
-/ sigma_y`` and ``b = a sigma_y``, this is the distribution of ``mu + b z + s eps``, with ``eps``
-standard normal. `SmoothedPredictive` is the distribution of ``b z + s eps``, and `Prediction` adds
-``mu``. `UnsmoothedPredictive` is the distribution of ``b z``, for observations or if there is no
-noise. It costs much less.
+Denoising [Kim2024locbo, eq. 30] turns the calibrated density ``p`` of an observation ``y`` into a
+distribution of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. Under the Gaussian
+process, ``y ~ N(mu, sigma_y^2)``, and the objective given ``y`` has the mean ``mu + a (y - mu)``
+and the variance ``s^2``. With ``z = (y - mu) / sigma_y`` and ``b = a sigma_y``, ``f~`` is
+distributed as ``mu + b z + s eps``, with ``eps`` standard normal. `SmoothedPredictive` is the
+distribution of ``b z + s eps``, and `Prediction` adds ``mu``. `UnsmoothedPredictive` is the
+distribution of ``b z``, for observations or if there is no noise, and costs much less.
 
-The density printed in the paper (eq. 46) has errors. With the paper's ``A = a^2 / (2 s^2)`` and
-``C = 1 / (2 sigma_y^2)``, the corrections are:
+The density printed in the paper (eq. 46) has errors. In the paper's notation, with ``A = a^2 / (2
+s^2)`` and ``C = 1 / (2 sigma_y^2)``, the corrections are:
 
 * The exponent is ``-A C / (A + C) (B - D)^2``.
-* ``A^2 + C^2`` is replaced by ``A + C``, and the squares of ``A`` and ``C`` by ``A`` and ``C``.
+* ``A^2 + C^2`` is replaced with ``A + C``, and the squares of ``A`` and ``C`` with ``A`` and ``C``.
 * The error function of the lower limit has a plus sign.
 * The threshold is ``lambda_{t + 1}`` instead of ``lambda_t``.
 * The variance given ``y'`` is ``s^2``; the noise variance is not added.
@@ -41,10 +42,10 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMomen
 
 
 class WithTails(WithMoments):
-    """A distribution whose functions are computed from the probabilities of both tails."""
+    """A distribution whose cdf is computed from the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
-        """Return the log probability of values above ``x``."""
+        """Return ``log P(v > x)`` for a value ``v`` of this distribution."""
         raise NotImplementedError
 
     def log_excess(self, x: Tensor) -> Tensor:
@@ -52,31 +53,32 @@ class WithTails(WithMoments):
         raise NotImplementedError
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile."""
+        """Return the ``level``-quantile."""
         raise NotImplementedError
 
     def mirrored(self) -> WithTails:
-        """Return the distribution of the negative value."""
+        """Return the distribution of ``-v`` for a value ``v`` of this distribution."""
         raise NotImplementedError
 
     def cdf(self, x: Tensor) -> Tensor:
         """Return the probability of values up to ``x``, accurate in the lower tail."""
-        # The exponential of a rounded logarithm may exceed 1 by an ulp.
+        # The exponential of a rounded logarithm may exceed 1 by a rounding unit.
         return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def mean_below(self, level: float) -> Tensor:
         """Return the mean of the values below the ``level``-quantile, differentiable.
 
-        With the quantile ``q``, the mean is ``q - E(q - x)+ / level``. Its derivative in ``q``, ``1
-        - P(x <= q) / level``, is 0, so a small error of the quantile has a second-order effect.
+        With the quantile ``q``, the mean is ``q - E(q - v)+ / level``. Its derivative in ``q``, ``1
+        - P(v <= q) / level``, is 0, so a small error of the quantile has a second-order effect.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
 
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
-        """Return the log probability of a value between two limits; None means no limit.
+        """Return the log probability of a value between two limits; one of them may be None.
 
-        The relative error is about 1e-16 over the distance of the limits in standard deviations.
+        The probability has a relative error of about 1e-16 divided by the distance between the
+        limits in standard deviations.
         """
         if upper is None:
             assert lower is not None
@@ -86,23 +88,25 @@ class WithTails(WithMoments):
             return mirrored.log_survival(-upper)
         above = self.log_survival(lower), self.log_survival(upper)
         below = mirrored.log_survival(-upper), mirrored.log_survival(-lower)
-        # The difference loses fewer digits in the tail whose larger probability is smaller.
+        # The result is a difference of two probabilities of the same tail. It loses fewer digits in
+        # the tail whose larger probability is smaller.
         in_upper_tail = above[0] < below[0]
         larger, smaller = (
             torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
         )
-        # The clamp keeps the result finite for equal numbers.
+        # The clamp keeps the result finite if the two probabilities are equal.
         return larger + log1mexp((smaller - larger).clamp(max=-torch.finfo(larger.dtype).eps))
 
 
 class UnsmoothedPredictive(WithTails):
     """The distribution of ``unit z``, with the methods of `SmoothedPredictive`, in float64.
 
-    The logarithm of an excess or a tail probability of 0 is `LOG_ZERO`.
+    The logarithm is `LOG_ZERO` if an excess or a tail probability is 0.
 
     Args:
         predictive: The piecewise distribution of ``z``.
-        unit: Positive factor of ``z`` (default: 1).
+        unit: Positive factor of ``z``, broadcasting against ``predictive.batch_shape`` (default:
+            1).
 
     Example:
         >>> predictive = PiecewisePredictive.conformal(alpha=0.2, half_width=2.0)
@@ -135,7 +139,7 @@ class UnsmoothedPredictive(WithTails):
     def log_survival(self, x: Tensor) -> Tensor:
         if self.predictive.form.is_gaussian:
             return log_ndtr(-x / self._deviation())
-        # Rounded masses may add up to slightly more than 1.
+        # Rounded masses may add up to slightly more than 1, so the logarithm is clamped.
         return self._integral(x, integrals.log_survival).clamp(max=0.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -147,7 +151,7 @@ class UnsmoothedPredictive(WithTails):
         return self.predictive.quantile(level)
 
     def _deviation(self) -> Tensor:
-        """Return the standard deviation under a single normal piece."""
+        """Return the standard deviation of a distribution whose only piece is normal."""
         scale = self._scale.expand(self._shape())
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
@@ -155,11 +159,11 @@ class UnsmoothedPredictive(WithTails):
         """Return the common batch shape of the distribution and ``others``."""
         shapes = {v.shape for v in (self._scale, self.noise, *others) if v is not None}
         shapes.add(self.predictive.batch_shape)
-        # `broadcast_shapes` takes as long as ten tensor operations.
+        # `broadcast_shapes` takes as long as ten tensor operations, so equal shapes skip it.
         return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
-        """Return `log_excess` or `log_survival`, computed by the function ``way``."""
+        """Return ``way``, which is `integrals.log_excess` or `integrals.log_survival`, at ``x``."""
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
@@ -169,14 +173,15 @@ class UnsmoothedPredictive(WithTails):
 class SmoothedPredictive(UnsmoothedPredictive):
     """The distribution of ``unit z + noise eps``, with ``z`` piecewise and ``eps`` standard normal.
 
-    Methods take and return float64 tensors that broadcast against the common batch shape: float32
-    does not resolve logarithms of differences of tail probabilities.
+    Methods take and return float64 tensors that broadcast against the common batch shape, since
+    float32 does not resolve logarithms of differences of tail probabilities.
 
     Args:
         predictive: The piecewise distribution of ``z``.
         noise: Standard deviation of the noise, at least 0, broadcasting against
-            ``predictive.batch_shape``. Noise below 1e-6 of the scale is raised to 1e-6 of it.
-        unit: Positive factor of ``z``, of the shape of ``noise`` (default: 1).
+            ``predictive.batch_shape``. It is raised to 1e-6 of the standard deviation of normal
+            pieces, times ``unit``, if it is smaller.
+        unit: Positive factor of ``z``, with the same shape as ``noise`` (default: 1).
 
     Example:
         >>> predictive = PiecewisePredictive.conformal(alpha=0.2, half_width=2.0)
@@ -192,7 +197,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
         self.noise = noise.to(torch.float64)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log density at ``x``."""
+        """Return the log density at ``x``."""
         shape, standard = self._shape(x), self.predictive.standardized()
         scale, ratio = integrals.held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
@@ -201,10 +206,11 @@ class SmoothedPredictive(UnsmoothedPredictive):
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """Return the ``level``-quantile, differentiable, for one level or several in (0, 1).
+        """Return the ``level``-quantile for one level, or for a tensor of levels, in (0, 1).
 
-        Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x batch_shape``. Second
-        derivatives with respect to the noise lose digits if the noise is below 1e-3 of the scale.
+        Levels of shape ``k x 1 ... x 1`` give quantiles of shape ``k x batch_shape``. Quantiles
+        are differentiable. Second derivatives with respect to the noise lose digits if the noise
+        is below 1e-3 of the scale of ``unit z``.
         """
         if isinstance(level, Tensor):
             is_low = level.flatten() < 0.5
@@ -215,12 +221,12 @@ class SmoothedPredictive(UnsmoothedPredictive):
             low, high = self.quantile(level[is_low]), self.quantile(level[~is_low])
             order = torch.cat([is_low.nonzero(), (~is_low).nonzero()]).squeeze(-1)
             return torch.cat([low, high])[order.argsort()]
-        if level < 0.5:  # the smaller tail probability is exact
+        if level < 0.5:  # the mirrored tail probability is `level`, without rounding
             return -self.mirrored()._upper_quantile(level)
         return self._upper_quantile(1 - level)
 
     def _upper_quantile(self, tail: float | Tensor) -> Tensor:
-        """Return the point ``x`` with ``P(value > x) = tail``, for ``tail`` up to 1/2."""
+        """Return the point above which the probability is ``tail``, for ``tail`` up to 1/2."""
         if self.predictive.form.is_gaussian:
             return self._deviation() * upper_score(tail)
         if not isinstance(tail, Tensor):
@@ -237,9 +243,10 @@ class SmoothedPredictive(UnsmoothedPredictive):
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
     """Return a table of the ``tail`` quantile as a function of the noise ratio, or None.
 
-    There is a table only for a distribution that many points share, since others change with each
-    call, and only if the table is exact. Knots and masses are the key of the cache, so there is no
-    table if they need gradients, or if they are on a GPU, from which they would be read back.
+    The result is None unless many points share one distribution, because distributions that differ
+    between points change with each call and the table would not be used again. It is also None if
+    the table is not exact. Knots and masses are the key of the cache. Therefore the result is None
+    too if they require gradients, or are on a GPU, from which they would be read back.
     """
     form, standard = predictive.form, predictive.standardized()
     numbers = standard.finite_knots, standard.masses
@@ -257,7 +264,7 @@ def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None
 def _table_by_numbers(
     knots: tuple[float, ...], masses: tuple[float, ...], form: PiecewiseForm, tail: float
 ) -> RatioTable:
-    """Return the table of `_table_of`, which costs as much as two batches of 512 quantiles."""
+    """Make the table of `_table_of`, which takes as long as two batches of 512 quantiles."""
     as_row = partial(torch.tensor, dtype=torch.float64, device=torch.device("cpu"))
     standard = PiecewisePredictive.from_form(as_row(knots), as_row(masses), form)
     return RatioTable(lambda r: denoised_quantile(standard, r, r.shape, tail))

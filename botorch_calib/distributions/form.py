@@ -1,4 +1,4 @@
-"""The form of a piecewise distribution: its properties apart from its knots and masses."""
+"""The form of a piecewise distribution: its properties other than knots and masses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from botorch_calib.distributions._normal_functions import cached_constant
 
 @dataclass(frozen=True)
 class PiecewiseForm:
-    """The properties that all distributions of a batch share, for any knots and masses.
+    """The properties other than knots and masses that all distributions of a batch share.
 
-    Integrals branch on the form, so that they read no knot back from the device.
+    Integrals branch on the form instead of on knots, which would be read back from the device.
 
     Args:
         uniform: For each piece, from left to right, whether it is uniform; otherwise it is a
@@ -26,8 +26,9 @@ class PiecewiseForm:
         open_high: Whether the last knot is plus infinity.
         stretched: Total mass of both tails of a stretched form; 0 for other forms. A stretched form
             is the standard normal distribution, except that the mass in a symmetric interval about
-            zero is distributed uniformly. The interval is at most seven deviations wide.
-        hollow: Whether an open outer piece may have almost no mass.
+            zero is distributed uniformly. The interval is at most seven standard deviations wide.
+        hollow: Whether an open outer piece (one with an infinite knot) may have less mass than
+            `MIN_COVER`. With noise, each piece is then integrated separately.
 
     Example:
         >>> PiecewisePredictive.gaussian().form.uniform
@@ -52,7 +53,7 @@ class PiecewiseForm:
 
     @cached_property
     def covered(self) -> bool:
-        """Whether both outer pieces are open and have enough mass (see ``hollow``)."""
+        """Whether both outer knots are infinite, and both outer pieces have enough mass."""
         return self.is_open and not self.hollow
 
     @cached_property
@@ -68,7 +69,7 @@ class PiecewiseForm:
     def pad(
         self, values: Tensor, low: float = -math.inf, high: float = math.inf, dim: int = 0
     ) -> Tensor:
-        """Return values at all ``K + 1`` knots, with ``low`` and ``high`` at infinite knots."""
+        """Insert ``low`` and ``high`` at infinite outer knots into values at the finite knots."""
         shape = list(values.shape)
         shape[dim] = 1
         first = [values.new_full(shape, low)] if self.open_low else []
@@ -87,11 +88,11 @@ class PiecewiseForm:
 
 
 class Pieces(NamedTuple):
-    """Distributions of one form at ``n`` points, in units of the scale of their normal pieces.
+    """Distributions of one form at ``n`` points, for calculations at all points together.
 
-    Tensors are float64 and have ``n`` columns, or one column if all points share a distribution.
+    Tensors are float64 and have ``n`` columns, or one column if all points share one distribution.
     """
 
-    knots: Tensor  # the finite knots
-    masses: Tensor  # masses of all pieces; may contain zeros
+    knots: Tensor  # finite knots, divided by the standard deviation of untruncated normal pieces
+    masses: Tensor  # masses of all ``K`` pieces, which may be 0
     form: PiecewiseForm

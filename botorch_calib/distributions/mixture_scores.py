@@ -1,9 +1,10 @@
 r"""Normal scores of a mixture of normal distributions, and their inverse.
 
-With ``F(y) = mean_s Phi((y - mu_s) / s_s)``, the normal score of ``y`` is ``z = Phi^{-1}(F(y))``.
-For a single member, the score is the standardised residual. If members agree, the score is nearly
-linear in ``y``. Both maps use logarithms of the smaller tail, in float64, so neither tail loses
-digits. They are differentiable to any order. Members come first in the shape of a tensor.
+Members ``N(mu_s, s_s^2)`` of equal weight have the cdf ``F(y) = mean_s Phi((y - mu_s) / s_s)``, and
+the normal score of ``y`` is ``z = Phi^{-1}(F(y))``. For a single member, the score is the
+standardised residual. If members are similar, the score is nearly linear in ``y``. The score and
+its inverse use logarithms of the smaller tail, in float64, so neither tail loses digits. Both are
+differentiable to any order. The first dimension of a tensor is the dimension of members.
 """
 
 from __future__ import annotations
@@ -22,28 +23,29 @@ from torch.nn.functional import pad
 from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions import _normal_functions as nf
 
-# Number of steps to the root on a GPU. If members are far apart, about 30 bisections shrink a
-# bracket 1e9 times as wide as the narrowest member, before a few Halley steps. If members overlap,
-# 3 or 4 steps are enough.
+# Number of steps to the root on a GPU, where the search cannot stop early. If members are far
+# apart, about 30 bisections shrink a bracket that is 1e9 times as wide as the narrowest member,
+# before a few Halley steps. If members overlap, 3 or 4 steps are enough.
 _NUM_STEPS = 48
-# A table has `_NUM_BULK` evenly spaced nodes. Up to `_NUM_CHOSEN` members have further nodes at
-# `_ABOUT` deviations from their means.
+# A table has `_NUM_BULK` evenly spaced nodes, and nodes at `_ABOUT` standard deviations from the
+# means of up to `_NUM_CHOSEN` members.
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _SHOULDER = (0.7, 1.1, 2.2, 3.2)  # nodes in the widest gap, in deviations from its two members
 _FAR = (2.0, 5.0, 11.0, 22.0)  # outer nodes, in deviations beyond 8 deviations from all members
-_STEEPEST = 1e26  # cap on slopes
+_STEEPEST = 1e26  # cap on slopes of the score and of its inverse
 _THIN = 1e-12  # least width of a cell of a table
-_SHALLOW = 600.0  # densities and tails with exponents up to this do not underflow
+_SHALLOW = 600.0  # exp(-_SHALLOW) does not underflow, so that `ndtr` keeps its digits
 _BELOW_ONE = -1e-16  # replaces the logarithm of a cdf that rounds to 1
 _LARGEST = 700.0  # cap on exponents, to avoid overflow
-_LARGEST_NUMBER = 1e300  # cap on interpolated numbers: lines are not defined at infinity
+_LARGEST_NUMBER = 1e300  # cap on arguments of a table, which is not defined at infinity
 
 
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return the normal score ``Phi^-1(mean_s Phi((y - mu_s) / s_s))`` of ``y``.
 
-    Means and positive standard deviations of the members are ``num_members x shape``. ``y``
-    broadcasts against ``shape``, and may have further leading dimensions.
+    The means ``mu_s`` and the positive standard deviations ``s_s`` of the members ``s`` are
+    ``num_members x shape``. ``y`` broadcasts against ``shape``, and may have further leading
+    dimensions.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     return score_of_members((y - mean) / deviation)
@@ -67,8 +69,8 @@ def score_of_members(t: Tensor) -> Tensor:
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return ``F^-1(Phi(z))``, the inverse of `mixture_score`, for the same shapes.
 
-    For any distance between members, the cdf at the result has an error of 1e-12. If the quantile
-    is in a gap between members, the result may be any number in the gap.
+    For any distance between members, the cdf ``F`` of the mixture has an error of 1e-12 at the
+    result. If the quantile is in a gap between members, the result may be any number in the gap.
     """
     shape = torch.broadcast_shapes(z.shape, mean.shape[1:], deviation.shape[1:])
     members = [align_members(x.double(), len(shape)).expand(-1, *shape) for x in (mean, deviation)]
@@ -85,13 +87,17 @@ def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tens
 
 
 def align_members(values: Tensor, num_dims: int) -> Tensor:
-    """Insert dimensions of size 1 after the members, so that ``num_dims`` dimensions follow."""
+    """Insert dimensions of size 1 after the first, so that at least ``num_dims`` follow it."""
     missing = num_dims + 1 - values.dim()
     return values if missing <= 0 else values[(slice(None), *[None] * missing)]
 
 
 def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the order of members by mean, and the number below the widest gap, ``1 x shape``."""
+    """Return the indices that sort members by mean, and the number of members below the widest gap.
+
+    The shapes are ``num_members x shape`` and ``1 x shape``. A gap is the difference of two
+    successive means, divided by the sum of the standard deviations of these members.
+    """
     mean, order = mean.sort(dim=0)
     deviation = deviation.gather(0, order)
     gaps = mean.diff(dim=0) / (deviation[1:] + deviation[:-1])
@@ -104,11 +110,11 @@ class ScoreTable:
     """Interpolation of `mixture_score` and its inverse, for many numbers under each mixture.
 
     Cubic polynomials interpolate the score and its derivative at the nodes. Beyond the outermost
-    nodes, 30 deviations from all members, interpolation is linear. The cost for each number does
-    not depend on the number of members. The error of the score is about 1e-5 if members are
-    similar. If means and deviations differ by one deviation, the error is up to 4e-4 for scores up
-    to 4, and 1e-3 for scores up to 7. It is less than 0.1 in the far tails, or if members are far
-    apart. Means and deviations are as in `mixture_score`, in float64.
+    nodes, 30 standard deviations from all members, extrapolation is linear. The cost for each
+    number does not depend on the number of members. The error of the score is about 1e-5 if members
+    are similar. If means and deviations of members differ by one deviation, the error is up to 4e-4
+    for scores up to 4, and up to 1e-3 for scores up to 7. The error is less than 0.1 in the far
+    tails, or if members are far apart. Means and deviations are as in `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
@@ -155,11 +161,11 @@ class ScoreTable:
         return torch.cat(nodes).sort(dim=0).values
 
     def score(self, y: Tensor) -> Tensor:
-        """Return the scores of ``y``, ``... x shape``."""
+        """Return the normal scores of ``y``, which has the shape ``... x shape``."""
         return self._interpolated((y - self._center) / self._unit, False)
 
     def quantile(self, z: Tensor) -> Tensor:
-        """Return the numbers whose scores are ``z``, ``... x shape``."""
+        """Return the numbers with the normal scores ``z``, which has the shape ``... x shape``."""
         return self._center + self._unit * self._interpolated(z, True)
 
     def _interpolated(self, at: Tensor, inverse: bool) -> Tensor:
@@ -169,7 +175,8 @@ class ScoreTable:
         lead = at.shape[: at.dim() - self._center.dim()]
         at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).clamp(-_LARGEST_NUMBER, _LARGEST_NUMBER).contiguous()
-        # Polynomials of all cells, which are fewer than the numbers, and lines beyond the cells
+        # Coefficients are computed for all cells, which are fewer than the numbers. They are cubic
+        # polynomials, and lines in the two cells beyond the outermost nodes.
         widths, rises = knots.diff(dim=-1).clamp(min=_THIN), values.diff(dim=-1)
         # Slopes next to a gap between members are limited, so that the polynomial is monotone.
         first, last = (
@@ -191,7 +198,7 @@ class ScoreTable:
 
 
 class _Score(Function):
-    """`score_of_members`, with ``dz/dt_s = phi(t_s) / (S phi(z))``."""
+    """`score_of_members`, with ``dz/dt_s = phi(t_s) / (S phi(z))`` for ``S`` members."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, t: Tensor) -> Tensor:
@@ -211,8 +218,8 @@ class _Score(Function):
 class _Quantile(Function):
     """`mixture_quantile`, with derivatives by the implicit function theorem.
 
-    With ``p_s`` the share of a member in the density at ``y``, the derivatives are ``dy/dmu_s =
-    p_s``, ``dy/ds_s = p_s t_s`` and ``dy/dz = phi(z) / F'(y)``.
+    With ``p_s`` the share of a member in the density at ``y``, and ``t_s = (y - mu_s) / s_s``, the
+    derivatives are ``dy/dmu_s = p_s``, ``dy/ds_s = p_s t_s`` and ``dy/dz = phi(z) / F'(y)``.
     """
 
     @staticmethod
@@ -239,13 +246,14 @@ class _LowerTail:
     """The logarithm ``log_mass`` of the cdf of a mixture, without a graph.
 
     Densities of the standardised residuals ``t``, ``num_members x shape``, are multiplied by
-    ``exp(half)``, so that they do not underflow if all residuals are far below 0.
+    ``exp(half)``, so that they do not underflow if all residuals are far below 0. Here ``half`` is
+    half of the square of the largest residual if this residual is negative, and 0 otherwise.
     """
 
     def __init__(self, t: Tensor) -> None:
         self._t = t
         self.half = t.amax(dim=0).clamp_(max=0.0).square_().mul_(0.5)
-        # This is twice as fast on a CPU. On a GPU, reading the maximum would synchronize with it.
+        # `ndtr` takes half of the time on a CPU. On a GPU, the maximum would have to be read back.
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
@@ -262,9 +270,9 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return the root ``y`` of ``score(y) = z`` by Halley's method within a bracket.
 
     The cdf is the mean of the members' cdfs, so the members' quantiles ``mu_s + s_s z`` bracket the
-    root. With ``g`` the score and ``p_s`` the shares of the density, ``g' = mean_s phi(t_s) / (s_s
-    phi(g))`` and ``g'' / g' = g g' - sum_s p_s t_s / s_s``. Positive scores are mirrored, so that
-    the lower tail is the smaller tail.
+    root. With ``g`` the score at ``y``, and ``t_s`` and ``p_s`` as in `_Quantile`, ``g' = mean_s
+    phi(t_s) / (s_s phi(g))`` and ``g'' / g' = g g' - sum_s p_s t_s / s_s``. Positive scores are
+    mirrored, so that the lower tail is the smaller tail.
     """
     sign = torch.where(z > 0, -1.0, 1.0).to(z)
     center = mean.mean(dim=0)

@@ -1,8 +1,8 @@
 r"""Expectations of any function under a smoothed piecewise distribution, by quadrature.
 
-For a nonlinear, increasing outcome ``g(x)``, ``E(g(x) - g(c))+`` is an integral over ``x > c``. The
-density of ``x`` has a closed form. For each piece with noise, it is a normal or constant density
-times a difference of two normal probabilities.
+For a nonlinear, increasing outcome ``g(x)`` and a threshold ``c``, ``E(g(x) - g(c))+`` is an
+integral over ``x > c``. The density of ``x`` has a closed form: for each piece with noise, it is a
+normal or constant density times a difference of two normal probabilities.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
-_EDGE = 5.5  # reach of the noise, in its deviations, with a probability of 2e-8 beyond it
-_SURE = 9.0  # larger reach, with a probability of 1e-19 beyond it
+_EDGE = 5.5  # reach of the noise in standard deviations; the probability beyond it is 2e-8
+_SURE = 9.0  # larger reach; the probability beyond it is 1e-19
 _REACH = 64.0  # tails end where a normal density has decreased by a factor of exp(32)
 _FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
@@ -37,12 +37,13 @@ def rule_above(
 
     Points and log weights are ``N x shape``. ``u`` is 0 at ``c``, and smooth above ``c`` except at
     ``kinks``. Three panels of Gauss-Legendre rules cover each piece between two kinks: one about
-    each end, within reach of the noise, and one between them. Tails of open pieces end where
-    ``exp(growth |x|)`` times the density is negligible. If the outer piece is open, the relative
-    error is small for any ``c``.
+    each end, within reach of the noise, and one between these two. The panels of a piece with an
+    infinite knot end where ``exp(growth |x|)`` times the density is negligible. If the last knot is
+    infinite, the relative error is small for any ``c``.
 
-    Points are differentiable in the distribution's scale. Weights are differentiable in its knots,
-    masses and noise ratio. Neither is differentiable in the threshold, where ``u`` is 0.
+    Points are differentiable in the distribution's scale. Log weights are differentiable in its
+    knots, its masses and the ratio of the noise to the scale. Neither is differentiable in the
+    threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``, smoothed or not.
@@ -51,7 +52,7 @@ def rule_above(
             shape.
         order: Number of nodes on a panel. Relative errors are up to about 3e-6 with 16 nodes and
             1e-5 with 12.
-        kinks: Points where ``u`` is not smooth, increasing, ``num x ...``. Panels end at kinks.
+        kinks: Increasing points at which ``u`` is not smooth, ``num x ...``. Panels end there.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
@@ -59,13 +60,13 @@ def rule_above(
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
     shapes = threshold.shape, ratio.shape, distribution.predictive.batch_shape
     shape = torch.broadcast_shapes(*shapes)
-    # One integral from the threshold or a kink to the next kink
+    # Each row is one integral: from the threshold or a kink to the next kink, or to infinity.
     starts = [threshold, *(kink / scale.detach() for kink in ([] if kinks is None else kinks))]
     threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
     ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
     shape = threshold.shape
 
-    def first(values: Tensor) -> Tensor:  # moves the pieces, or their ends, to the first dimension
+    def first(values: Tensor) -> Tensor:  # makes the dimension of pieces or knots the first
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
         return values.view(len(values), *[1] * (len(shape) + 1 - values.dim()), *values.shape[1:])
 
@@ -75,7 +76,7 @@ def rule_above(
     normal = form.is_normal(ends.device).view(-1, *[1] * len(shape))
     spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
     unit = (ratio * spread.sqrt()).reciprocal()
-    # Logarithms of heights: masses over natural masses (see `piece_logs`)
+    # The log height of a piece's density is log(mass / natural mass) (see `piece_logs`).
     zero = ratio.new_zeros([1] * (ends.dim() + 1))
     natural = _LogShare.apply(zero, low, high, torch.ones_like(zero[0])).squeeze(0)
     natural = natural + 0.5 * (2.0 * math.pi * spread).log()
@@ -111,21 +112,27 @@ def _nodes(
     growth: Tensor,
     order: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nodes, log weights (``order x num_panels x shape`` each), and the pieces of panels."""
+    """Return nodes and log weights, and the index of the piece of each panel.
+
+    The shapes are twice ``order x num_panels x shape``, and ``num_panels``. The log weights do not
+    include the density. Each integral is from ``threshold`` to ``ceiling``. ``spread`` is ``1 +
+    ratio^2`` for a normal piece and 1 for a uniform piece. ``log_relative_height`` is a piece's log
+    height minus the log mass of the last piece.
+    """
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()
     peak = growth + shift
 
     def end_after(knot: Tensor) -> Tensor:
-        """Return the point beyond which the noise carries negligible mass from below a knot."""
+        """Return the point beyond which noise carries negligible mass from below ``knot``."""
         above = (threshold - knot - shift).clamp(min=0.0)
         return knot + shift + (above.square() + edge.square()).sqrt()
 
     start, stop = low - shift - edge, end_after(high)
     if form.covered and not any(form.uniform):
-        # The range of a piece ends where its density is negligible compared with the last piece,
-        # and where either the noise reaches no farther, or ``z`` is likely to be in the last piece
-        # given ``x``.
+        # Panels of a piece end where its density is negligible compared with the density of the
+        # last piece (`share`), but not before the noise from the piece ends or the mean of ``z``
+        # given ``x`` enters the last piece, whichever is first (`reach`).
         sure = (_SURE**2 + 2.0 * log_relative_height.clamp(min=0.0)).sqrt()
         share = torch.addcmul(sure * ratio * spread.sqrt(), high, spread)
         reach = torch.minimum(high + shift + _SURE * ratio, low[-1] * spread)
@@ -150,7 +157,7 @@ def _nodes(
             inner[0] = outer[0]
         if form.open_high:
             outer[-1] = inner[-1]
-    # Empty panels are placed where the density is finite.
+    # Empty panels are moved to where the density is finite.
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), torch.minimum(threshold, stop))
     ends = torch.minimum(ends, torch.maximum(ceiling, start)).cummax(dim=0).values
     lengths = ends.diff(dim=0)
@@ -179,7 +186,7 @@ def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor
 
 
 class _LogShare(Function):
-    """``log(Phi(high - unit t) - Phi(low - unit t))``, once differentiable in all but ``t``."""
+    """``log(Phi(high - unit t) - Phi(low - unit t))``, with first derivatives except in ``t``."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, low: Tensor, high: Tensor, unit: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 r"""`PiecewisePredictive`: the distribution of a standardised observation, given by pieces.
 
 Every calibrator returns the predictive distribution of ``z = (y - mu) / sigma_y``, where the
-Gaussian process predicts the mean ``mu`` and the standard deviation ``sigma_y`` for the observation
-``y``. The distribution consists of knots ``k_0 < ... < k_K`` (the outer knots may be infinite) and
-masses ``m_1, ..., m_K``. Each piece is a uniform or a truncated normal distribution.
+Gaussian process predicts the mean ``mu`` and the standard deviation ``sigma_y`` of the observation
+``y``. Knots ``k_0 < ... < k_K`` divide the line into ``K`` pieces; the outer knots may be infinite.
+Between ``k_{j-1}`` and ``k_j``, piece ``j`` has the mass ``m_j`` and the shape of a uniform or a
+truncated normal density. The *scale* is the standard deviation of normal pieces before truncation.
 """
 
 from __future__ import annotations
@@ -33,19 +34,23 @@ from botorch_calib.distributions._piecewise_transport import cuts, probabilities
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import warn
 
-# Smallest half-width of an interval and smallest gap between knots. Both keep densities finite, and
-# do not change the learners' raw thresholds.
+# Smallest half-width of an interval and smallest gap between knots. Smaller widths and gaps are
+# increased to these limits, which keeps densities finite. The thresholds in a calibrator's state
+# are not changed.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
-# Smallest mass of an open outer piece next to which cancellation in inner pieces is negligible.
+# Smallest mass of an open outer piece for which differences of tail integrals lose few digits in
+# inner pieces. If a mass may be smaller, the form is `hollow`: each piece is integrated separately.
 MIN_COVER = 1e-6
-_LARGEST_STRETCHED = 3.5  # largest half-width, in units of the scale, for an exact quadrature rule
-_FAR = 1e30  # replaces an infinite knot that the form does not mark as infinite
+# Largest half-width, in units of the scale, for which one quadrature rule integrates a stretched
+# form exactly. Wider distributions are integrated like other piecewise distributions.
+_LARGEST_STRETCHED = 3.5
+_FAR = 1e30  # replaces an infinite knot where a finite number is needed
 NO_BATCH = torch.Size()
 
 
 class WithMoments:
-    """An object with a mean and a variance."""
+    """A distribution whose mean and variance are computed together, by `moments`."""
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance, which share one computation."""
@@ -65,13 +70,13 @@ class WithMoments:
 class PiecewisePredictive(WithMoments):
     """A distribution on the real line made of uniform and truncated normal pieces.
 
-    Values are in units of ``z``. All methods are differentiable in ``knots``, ``masses`` and
-    ``scale``. In a posterior, the ``batch_shape`` of this distribution is the shape of the
-    posterior mean, ``batch_shape x q x 1``. Numbers that are not tensors are converted to double
-    precision, and masses and scales to the precision of the knots.
+    In a posterior, it is the distribution of standardised observations ``z = (y - mu) / sigma_y``,
+    and its batch shape broadcasts to the shape of the posterior mean. All methods are
+    differentiable in ``knots``, ``masses`` and ``scale``. Numbers that are not tensors are
+    converted to double precision, and masses and scales to the precision of the knots.
 
     Args:
-        knots: Ends of the pieces, increasing along the last dimension. Give all knots,
+        knots: Ends of the ``K`` pieces, increasing along the last dimension. Give all knots,
             ``batch_shape x (K + 1)``, where the first and the last may be infinite, or only the
             ``K - 1`` inner knots if both outer knots are infinite.
         masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1. Their
@@ -83,9 +88,9 @@ class PiecewisePredictive(WithMoments):
         validate: Whether to check the values, which reads them back from the device.
 
     Raises:
-        InputDataError: If knots decrease or are NaN, masses do not form a distribution, ``scale``
-            is not positive, or a uniform piece is unbounded.
-        BotorchTensorDimensionError: If the numbers of knots, masses and flags disagree.
+        InputDataError: If knots decrease or are NaN, masses are negative or do not sum to 1,
+            ``scale`` is not positive, or a uniform piece is unbounded.
+        BotorchTensorDimensionError: If the numbers of knots, masses and ``uniform`` flags disagree.
 
     Example:
         >>> predictive = PiecewisePredictive([-1.0, 1.0], [0.1, 0.8, 0.1], [False, True, False])
@@ -98,7 +103,7 @@ class PiecewisePredictive(WithMoments):
     scale: Tensor | None
     _knots: Tensor  # the finite knots, divided by the scale
     _expanded: torch.Size = NO_BATCH
-    # Mean and variance of the distribution of scale 1, if computed in advance
+    # Mean and variance of ``z / scale``, if computed in advance
     _moments: tuple[Tensor, Tensor] | None = None
 
     def __init__(
@@ -133,13 +138,13 @@ class PiecewisePredictive(WithMoments):
     def from_form(
         cls, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None = None
     ) -> PiecewisePredictive:
-        """Make a distribution from its finite knots, divided by the scale, without checks."""
+        """Make a distribution without checks; ``knots`` are the finite knots over the scale."""
         self = cls.__new__(cls)
         self._knots, self.masses, self.form, self.scale = knots, masses.to(knots), form, scale
         return self
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
-        """Return a distribution of another scale and batch shape that shares knots and masses."""
+        """Return a distribution with these knots and masses, and another scale and expansion."""
         view = copy(self)
         view.scale, view._expanded = scale, expanded
         return view
@@ -169,17 +174,19 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         r"""Make a distribution from a conformal interval [Kim2024locbo, eq. 29].
 
-        The mass ``1 - alpha`` is distributed uniformly over the interval.
+        The mass ``1 - alpha`` is distributed uniformly over the interval, and each side outside
+        the interval has the mass ``alpha / 2``.
 
         Args:
             alpha: Miscoverage level, in (0, 1).
             half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
             max_width: Cap on the half-width, in standard deviations of the observation.
-            tails: The density outside the interval. ``"gaussian"`` uses the standard normal
-                density, whose mass is close to the ends of a wide interval. ``"stretched"`` scales
-                the normal density so that its ``1 - alpha`` interval is the conformal interval.
+            tails: Shape of the density outside the interval. ``"gaussian"`` truncates the standard
+                normal density, so the outer mass is close to the ends of a wide interval.
+                ``"stretched"`` truncates a normal density of the scale at which its central ``1 -
+                alpha`` interval is the conformal interval.
             validate: Whether to check and cap ``half_width``, which reads it back from the device.
-                If not, ``half_width`` must be between `MIN_HALF_WIDTH` and ``max_width``.
+                If False, ``half_width`` must be between `MIN_HALF_WIDTH` and ``max_width``.
 
         Warns:
             CalibrationWarning: If a half-width exceeds ``max_width``.
@@ -216,19 +223,20 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         """Make the distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
 
-        An online learner may return knots that cross. They are sorted (monotone rearrangement),
-        which does not make a quantile estimate worse.
+        Knots of an online learner may cross. They are sorted (monotone rearrangement), which does
+        not increase the error of the quantile estimates.
 
         Args:
             levels: ``M`` increasing levels in (0, 1).
             knots: Quantiles at these levels, ``batch_shape x M``.
             max_width: Cap on the absolute values of the quantiles.
-            tails: ``"gaussian"`` uses the standard normal density between and beyond the quantiles.
-                ``"stretched"`` scales this density by the distance between the outermost knots,
-                divided by the distance between the normal quantiles at the same levels.
+            tails: ``"gaussian"`` truncates the standard normal density between and beyond the
+                quantiles. ``"stretched"`` truncates a normal density whose standard deviation is
+                the distance between the outermost knots, divided by the distance between the
+                standard normal quantiles at the same levels.
             validate: Whether to check ``levels`` and ``knots``, which reads them back from the
                 device, to cap ``knots``, and to set ``hollow`` if needed.
-            hollow: Whether the tails may have almost no mass (see `has_rare_ends`). Each piece is
+            hollow: Whether a tail may have less mass than `MIN_COVER`. With noise, each piece is
                 then integrated separately, which takes longer.
         """
         levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
@@ -278,7 +286,7 @@ class PiecewisePredictive(WithMoments):
         if self.scale is not None:
             shapes.add(self.scale.shape)
         shapes.discard(NO_BATCH)
-        # `broadcast_shapes` takes as long as ten tensor operations.
+        # `broadcast_shapes` takes as long as ten tensor operations, so equal shapes skip it.
         return torch.broadcast_shapes(*shapes) if len(shapes) > 1 else next(iter(shapes), NO_BATCH)
 
     def mirrored(self) -> PiecewisePredictive:
@@ -292,7 +300,7 @@ class PiecewisePredictive(WithMoments):
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
-        """Return the distribution of ``factor z``, for positive factors that broadcast."""
+        """Return the distribution of ``factor z``; positive factors broadcast to the batch."""
         check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
         shape = torch.broadcast_shapes(self._expanded, factor.shape) if self._expanded else NO_BATCH
@@ -304,7 +312,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def is_expanded(self) -> bool:
-        """Whether several points share the distribution because of `expand`."""
+        """Whether `expand` set the batch shape, so that points may share one distribution."""
         return bool(self._expanded)
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
@@ -314,7 +322,7 @@ class PiecewisePredictive(WithMoments):
             return self
         knots, scale = self._knots.to(dtype), None if self.scale is None else self.scale.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
-            # Rounding may have made knots equal.
+            # Rounding may have made knots equal, so they are moved apart again.
             knots = _without_open_ends(_spread(self.form.pad(knots, dim=-1)), self.form)
         twin = PiecewisePredictive.from_form(knots, self.masses, self.form)
         return twin._viewed(scale, self._expanded)
@@ -336,9 +344,10 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def finite_knots(self) -> Tensor:
-        """The knots that are finite throughout the batch, ``batch_shape x num_finite_knots``.
+        """All knots except outer knots that are infinite throughout the batch.
 
-        An infinite knot that the form does not mark as infinite is clamped to a large number.
+        The shape is ``batch_shape x num_finite_knots``. An outer knot that is infinite in only a
+        part of the batch is clamped to a large number.
         """
         knots = self._knots if self.form.is_open else self._knots.clamp(min=-_FAR, max=_FAR)
         knots = knots if self.scale is None else knots * self.scale.unsqueeze(-1)
@@ -346,12 +355,12 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def log_masses(self) -> Tensor:
-        """Logarithms of the masses, ``batch_shape x K``; ``log 0`` is finite, without gradient."""
+        """Log masses, ``batch_shape x K``; `LOG_ZERO`, without a gradient, for a mass of 0."""
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
         return log_masses.masked_fill(self.masses == 0, nf.LOG_ZERO)
 
     def _log_weights(self, knots: Tensor) -> Tensor:
-        """Return the log of each mass divided by the natural mass (see `piece_logs`)."""
+        """Return ``log(mass / natural mass)`` of all pieces (natural mass: see `piece_logs`)."""
         flags, low, high = self.form.is_uniform(knots.device), knots[..., :-1], knots[..., 1:]
         width = high.masked_fill(~flags, 1.0) - low.masked_fill(~flags, 0.0)
         return self.log_masses - torch.where(flags, width.log(), nf.log_normal_interval(low, high))
@@ -359,7 +368,7 @@ class PiecewisePredictive(WithMoments):
     # ---------------------------------------------------------------- the distribution itself
 
     def _in_own_units(self, value: Tensor | float) -> Tensor:
-        """Return numbers divided by the scale, and expand them if the distribution is expanded."""
+        """Return ``value / scale`` as a tensor, expanded if this distribution is expanded."""
         if isinstance(value, Tensor):
             z = value
         else:
@@ -387,7 +396,7 @@ class PiecewisePredictive(WithMoments):
         return part.sum(dim=-1).clamp(max=1.0)
 
     def log_prob(self, z: Tensor | float) -> Tensor:
-        """Return the log density at ``z``; at a knot, it belongs to the piece on the left."""
+        """Return the log density at ``z``; at a knot, the log density of the piece to its left."""
         z, knots = self._in_own_units(z), self._unit_knots
         z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
@@ -402,9 +411,9 @@ class PiecewisePredictive(WithMoments):
     def quantile(self, p: Tensor | float) -> Tensor:
         """Return the ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
-        Levels ``p`` are in (0, 1). The check of a tensor synchronizes with its device. The normal
-        score of a number is computed in double precision, so the number may be closer to 0 or 1
-        than the precision of the knots resolves.
+        Levels ``p`` are in (0, 1). The check of a tensor synchronizes with its device. If ``p`` is
+        a number, its normal score ``Phi^-1(p)`` is computed in double precision, so that ``p`` may
+        be closer to 0 or 1 than the precision of the knots resolves.
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
@@ -417,8 +426,8 @@ class PiecewisePredictive(WithMoments):
         r"""Return ``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
         This is the monotone map from the standard normal to this distribution. The argument is
-        ``z`` instead of ``Phi(z)``, so both tails keep their digits. It broadcasts against
-        ``batch_shape``, with dimensions of samples first.
+        ``z`` instead of ``Phi(z)``, so both tails keep their digits. ``z`` broadcasts against
+        ``batch_shape``; sample dimensions come first.
         """
         check_tensor("z", z)
         if self._expanded:
@@ -439,9 +448,10 @@ class PiecewisePredictive(WithMoments):
     def _transport_stretched(self, z: Tensor) -> Tensor:
         """Return `transport` of a conformal distribution with stretched tails.
 
-        Let ``c = Phi^-1(1 - alpha/2)``. In units of the scale, tails beyond ``c`` are standard
-        normal, so ``z`` maps to itself. The share ``(Phi(z) - alpha/2) / (1 - alpha)`` of the
-        interval is below a value in it, which is therefore ``c (2 Phi(z) - 1) / (1 - alpha)``.
+        In units of the scale, the interval is ``[-c, c]`` with ``c = Phi^-1(1 - alpha/2)``. Both
+        tails are standard normal, so ``|z| > c`` maps to itself. Otherwise the value ``T`` in the
+        interval has the fraction ``(T + c) / (2 c) = (Phi(z) - alpha/2) / (1 - alpha)`` of the
+        interval below it, so ``T = c (2 Phi(z) - 1) / (1 - alpha)``.
         """
         tail, center, _ = self.masses.unbind(-1)
         end = -torch.special.ndtri(tail)
@@ -461,10 +471,11 @@ class PiecewisePredictive(WithMoments):
         return mean, variance
 
     def _moments_of_pieces(self) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance of the distribution of scale 1.
+        """Return the mean and the variance of ``z / scale``.
 
-        A uniform piece has the mean square ``(l^2 + l h + h^2) / 3`` around any ``c``, with ``l =
-        low - c`` and ``h = high - c``. For normal pieces see `normal_moments`.
+        For a uniform piece, the mean square of ``z - c`` is ``(l^2 + l h + h^2) / 3`` for any
+        number ``c``, with ``l = low - c`` and ``h = high - c``. For normal pieces see
+        `normal_moments`.
         """
         finite, masses, form = self.standardized().finite_knots, self.masses, self.form
         if form.is_gaussian:
@@ -495,7 +506,11 @@ _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
-    """Return the conformal distribution with stretched tails and scale 1."""
+    """Return the conformal predictive of scale 1, whose interval has the mass ``1 - alpha``.
+
+    A uniform piece of mass ``1 - alpha`` is between two standard normal tails of mass ``alpha / 2``
+    each.
+    """
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
@@ -507,7 +522,7 @@ def _standard_conformal(
 
 
 def _times(knots: Tensor, factor: Tensor) -> Tensor:
-    """Return knots times a factor; infinite knots stay infinite and have no gradient."""
+    """Return ``factor * knots``, in which infinite knots stay infinite and have no gradient."""
     infinite = knots.isinf()
     return torch.where(infinite, knots, knots.masked_fill(infinite, 0.0) * factor.unsqueeze(-1))
 
@@ -517,12 +532,16 @@ def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
 
 
 def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
-    """Return a tensor unchanged, or numbers as a double-precision tensor, checked for NaN."""
+    """Return a tensor unchanged; check other numbers for NaN, and convert them to float64."""
     return value if isinstance(value, Tensor) else check_numbers(name, value)
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
-    """Check the values; return the finite knots, at least `MIN_GAP` apart, and the full form."""
+    """Return the finite knots, at least `MIN_GAP` apart, and the form with all of its flags.
+
+    Raise ``InputDataError`` if values are invalid. ``form`` has the flags ``uniform``, and marks
+    both outer knots as infinite if ``knots`` are the inner knots.
+    """
     knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
     if knots.isnan().any() or not (gaps >= 0).all():
@@ -542,10 +561,10 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 
 
 def has_rare_ends(levels: Tensor) -> bool:
-    """Return whether almost no mass is beyond the first or the last of increasing ``levels``.
+    """Return whether the mass below the first or above the last level is below `MIN_COVER`.
 
     Cancellation errors of inner pieces are then too large compared with the mass of the outer
-    pieces. The levels are read back from their device.
+    pieces. The increasing ``levels`` are read back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 
@@ -556,6 +575,6 @@ def _spread(knots: Tensor) -> Tensor:
     After ``j`` gaps are subtracted from knot ``j``, a knot that is too close to its left neighbour
     is smaller than this neighbour. The running maximum raises it, and the gaps are added back.
     """
-    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # numbers inside of each piece
+    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # 1e4 or more floats per gap near 1
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps

@@ -25,7 +25,8 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import quick_log_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Nodes of the rule. It ends where a normal density has decreased by a factor of exp(_DEPTH / 2).
+# Nodes of the quadrature rule on a segment. The rule ends where a normal density has decreased by
+# a factor of exp(_DEPTH / 2).
 _ORDER, _DEPTH = 80, 78.0
 
 
@@ -33,9 +34,10 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Return the continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    The observation divides the piece that contains it. A Gauss-Legendre rule on each segment is
-    exact up to rounding, or has an error of up to 1e-9 if all pieces are narrow. Scores have the
-    units and the dtype of ``z``. Smaller scores are better.
+    ``F`` is the cdf of ``predictive``. The knots of ``predictive`` and the observation ``z`` divide
+    the line into segments. A Gauss-Legendre rule on each segment is exact up to rounding, or has an
+    error of up to 1e-9 if all pieces are narrow. Scores have the units and the dtype of ``z``.
+    Smaller scores are better.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
@@ -54,20 +56,23 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     knots = predictive.standardized().knots.expand(*z.shape[:-1], -1)
     inside = z.clamp(knots[..., :1], knots[..., -1:])
     edges = torch.cat([knots, inside], dim=-1).sort(dim=-1).values
-    # Segments from this index on are above the observation. Segment ``j`` is in piece ``j - 1``.
+    # Segments ``j`` from this index on are above the observation, which divides a piece. So they
+    # are in piece ``j - 1``, and the segments before them in piece ``j``.
     first_above = (knots[..., 1:-1] <= inside).sum(dim=-1, keepdim=True) + 1
     segments = torch.arange(edges.shape[-1] - 1, device=z.device)
     is_above = segments >= first_above
     squares = _segments(predictive, knots, edges, segments - is_above.long(), is_above.double())
-    # F is 0 below a finite first knot, and 1 above a finite last knot.
+    # F is 0 below a finite first knot and 1 above a finite last knot, so an observation outside of
+    # the knots adds its distance from them.
     return (scale * (squares + (z - inside).abs().squeeze(-1))).to(dtype)
 
 
 def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int = 200) -> Tensor:
     """Return the CRPS of ``n`` distributions for observations ``y``, of shape ``n``.
 
-    The score is ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp``, computed by the midpoint rule from
-    ``num`` levels. The function ``quantile`` takes these levels and returns quantiles, ``num x n``.
+    With the quantiles ``q(p)``, the score is ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp``,
+    computed by the midpoint rule from ``num`` levels ``p``. The function ``quantile`` takes the
+    vector of levels and returns the quantiles, ``num x n``.
     """
     levels = (torch.arange(num, dtype=torch.double) + 0.5) / num
     quantiles = quantile(levels).reshape(num, len(y)).double()
@@ -104,7 +109,7 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
     """Return the fraction of observations at or below their predicted quantile at each level.
 
     Args:
-        pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
+        pits: Predictive cdfs at the observations, ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
 
     Returns:
@@ -126,8 +131,9 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
 def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
     """Return ``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9).
 
-    All levels have the weight 1. With ``n`` observations, the expected value for a correct model is
-    ``sum_j p_j (1 - p_j) / n``. See `observed_frequencies` for the arguments.
+    The levels are ``p_j``, and each has the weight 1. With ``n`` observations, the expected value
+    for a correct model is ``sum_j p_j (1 - p_j) / n``. See `observed_frequencies` for the
+    arguments.
 
     Example:
         >>> calibration_error(torch.tensor([0.2, 0.8]), torch.tensor([0.5]))
@@ -140,10 +146,10 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
 def binomial_interval(
     successes: Tensor | float, trials: Tensor | float, confidence: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Return the Clopper-Pearson interval of a success probability, which is conservative.
+    """Return the ends of the (conservative) Clopper-Pearson interval of a success probability.
 
-    Trials must be independent, such as forecasts one step ahead under a correct model. For other
-    trials the interval is only a rough guide.
+    Trials must be independent, such as hits of one-step-ahead forecasts by a correct model. For
+    dependent trials the interval is only a rough guide.
 
     Args:
         successes: Numbers of successes, of any shape.
@@ -161,7 +167,8 @@ def binomial_interval(
     if not ((n >= 1) & (k >= 0) & (k <= n)).all():
         raise InputDataError("`successes` must lie between 0 and `trials`, which must be positive.")
     tail = (1.0 - confidence) / 2.0
-    # A beta distribution needs positive parameters; if one would be 0, the end is 0 or 1.
+    # A beta distribution needs positive parameters. With no success, the lower end is 0; with only
+    # successes, the upper end is 1.
     low = torch.as_tensor(beta.ppf(tail, k.clamp(min=1.0).numpy(), (n - k + 1).numpy()))
     high = torch.as_tensor(beta.ppf(1.0 - tail, (k + 1).numpy(), (n - k).clamp(min=1.0).numpy()))
     return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))
@@ -170,7 +177,11 @@ def binomial_interval(
 def _segments(
     predictive: PiecewisePredictive, knots: Tensor, edges: Tensor, pieces: Tensor, step: Tensor
 ) -> Tensor:
-    """Return ``int (F(x) - step)^2 dx``, summed over segments that each lie within a piece."""
+    """Return the sum of ``int (F(x) - step)^2 dx`` over segments.
+
+    Segments are between successive ``edges``. For each segment, ``pieces`` is the index of the
+    piece that contains it, and ``step`` is 0 below the observation and 1 above.
+    """
     left, right = edges[..., :-1], edges[..., 1:]
     low, high = knots[..., :-1].gather(-1, pieces), knots[..., 1:].gather(-1, pieces)
     masses = predictive.masses.expand(*knots.shape[:-1], -1)
@@ -184,7 +195,7 @@ def _segments(
     reach = reach.masked_fill(uniform, math.inf)
     start = torch.minimum(torch.maximum(left, peak - reach), right)
     stop = torch.maximum(torch.minimum(right, peak + reach), start)
-    # F - step is 0 beyond the reach of an open piece, where distances are infinite.
+    # Beyond the reach in an open piece, F - step is 0 and the distance is infinite.
     below = (start - left).masked_fill(left.isneginf(), 0.0)
     above = (right - stop).masked_fill(right.isposinf(), 0.0)
     total = at_low.square() * below + at_high.square() * above

@@ -2,10 +2,11 @@ r"""Normal scores of Student's t distribution, and their inverse.
 
 PyTorch implements neither the cdf nor the quantile function of this distribution.
 
-The variable ``w = sqrt(nu log(1 + t^2 / nu))`` is close to the normal score of ``t``. Its density
-is ``C exp(-w^2 / 2) h(w)`` with ``h(w) = (a / (1 - exp(-a)))^(1/2)`` and ``a = w^2 / nu``: a normal
-density times a slowly varying factor. So a short quadrature rule computes tail probabilities
-accurately for all ``t`` and ``nu``, and Newton's method inverts them in a few steps.
+With ``nu`` degrees of freedom, ``w = sqrt(nu log(1 + t^2 / nu))``, with the sign of ``t``, is close
+to the normal score of ``t``. For a constant ``C``, its density is ``C exp(-w^2 / 2) h(w)`` with
+``h(w) = (a / (1 - exp(-a)))^(1/2)`` and ``a = w^2 / nu``: a normal density times a slowly varying
+factor. So a short quadrature rule computes tail probabilities accurately for all ``t`` and ``nu``,
+and Newton's method inverts them in a few steps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _FARTHEST = 37.0  # largest normal score: more extreme probabilities underflow
 
 
 def student_t_score(t: Tensor, df: Tensor) -> Tensor:
-    """Return the normal scores ``Phi^-1(F(t))`` under location 0 and scale 1, differentiable."""
+    """Return the normal scores ``Phi^-1(F(t))`` of float64 numbers, which are differentiable.
+
+    ``F`` is the cdf of Student's t distribution with ``df`` degrees of freedom and scale 1.
+    """
     near, far = t.clamp(-_HUGE, _HUGE), t.abs().clamp(min=_HUGE)
     squares = torch.where(t.abs() < _HUGE, (near.square() / df).log1p(), 2.0 * far.log() - df.log())
     w = squares.mul(df).clamp(min=1e-30).sqrt()
@@ -35,7 +39,7 @@ def student_t_score(t: Tensor, df: Tensor) -> Tensor:
 
 
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
-    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, in float64 as well.
+    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, for float64 numbers too.
 
     Quantiles beyond 1e260, which occur with few degrees of freedom, are clamped to about 1e260.
     """
@@ -59,20 +63,20 @@ def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
 
 
 def _log_factor(a: Tensor) -> Tensor:
-    """Return ``log h = log(a / (1 - exp(-a))) / 2``."""
+    """Return ``log h(w) = log(a / (1 - exp(-a))) / 2`` for ``a = w^2 / df``."""
     large = a.clamp(min=1e-6)
     return 0.5 * torch.where(a < 1e-6, 0.5 * a, (large / -(-large).expm1()).log())
 
 
 def _log_density(w: Tensor, df: Tensor) -> Tensor:
-    """Return the log density of ``w``."""
+    """Return the log of the density ``C exp(-w^2 / 2) h(w)`` (see the module docstring)."""
     half = 0.5 * df
     constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * half.log() - HALF_LOG_2PI
     return constant - 0.5 * w.square() + _log_factor(w.square() / df)
 
 
 def _log_tail(w: Tensor, df: Tensor) -> Tensor:
-    """Return the log probability of values above ``w >= 0``."""
+    """Return the logarithm of the density's integral above ``w >= 0``."""
     nodes, weights = graded_rule(_ORDER, w.dtype, w.device)
     column = (-1, *[1] * len(torch.broadcast_shapes(w.shape, df.shape)))
     reach = (_CUT / ((w.square() + _CUT).sqrt() + w)).detach()

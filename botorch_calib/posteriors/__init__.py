@@ -1,4 +1,4 @@
-"""Predictions and posteriors of outcomes. The import registers a sampler with BoTorch."""
+"""Predictions and posteriors of outcomes. Importing them registers their sampler with BoTorch."""
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.distribution_functions import normal_scores

@@ -29,21 +29,24 @@ from botorch_calib.posteriors.prediction import EXCESS, MEMBER_DIM, Prediction
 class CalibratedPosterior(Prediction, Posterior):
     """Posterior of the objective or an observation under a calibrated predictive distribution.
 
-    The Gaussian posterior has ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point. The
-    piecewise distribution replaces the standard normal distribution of ``z = (y - mu) / sqrt(v +
-    n)``. `Prediction` computes the resulting marginals in closed form.
+    At each point, the Gaussian posterior has the objective ``f ~ N(mu, v)`` and the observation ``y
+    ~ N(mu, v + n)`` with noise variance ``n``. The piecewise distribution ``predictive`` replaces
+    the standard normal distribution of ``z = (y - mu) / sqrt(v + n)``. `Prediction` computes the
+    resulting marginals in closed form.
 
     *Joint samples.* Let ``T`` be the monotone map from the standard normal to the piecewise
-    distribution. A sample is ``f~ = f + a sqrt(v + n) (T(z) - z)``, for joint draws of ``f`` and
-    ``y = f + sqrt(n) eps`` from the Gaussian process. The noise is a function of the input: ``eps =
-    (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process. Therefore:
+    distribution, with the slope ``T'``, and let ``a = v / (v + n)`` be the gain. A sample is ``f~ =
+    f + a sqrt(v + n) (T(z) - z)``, for joint draws of ``f`` and ``y = f + sqrt(n) eps`` from the
+    Gaussian process. The noise is a function of the input: ``eps = (f' - mu) / sqrt(v)``, with
+    ``f'`` a second, independent path of the process. Therefore:
 
-    * A sample is a function of ``x``, so equal rows of ``X`` have equal values. If the Cholesky
+    * A sample is a function of the input, so equal rows of ``X`` have equal values. If the Cholesky
       factor of the process needs jitter, its paths differ between equal rows by about the root of
       the jitter, and ``f~`` differs by up to ``max(1, T') + |T' - 1| / 2`` times as much.
     * Each marginal equals the closed form for every ``q``, and the sample at a point does not
       depend on later points.
-    * ``z`` has the posterior correlation of ``f``, exactly between points of equal ``v`` and ``n``.
+    * ``z`` has the posterior correlation of ``f``, exactly between points with equal ``v`` and
+      ``n``. Between other points it is smaller.
     * If ``T`` is the identity map, samples are sample paths of the process.
 
     Samples of the observation are ``mu + sqrt(v + n) T(z)``. As in BoTorch, their noise is
@@ -52,11 +55,11 @@ class CalibratedPosterior(Prediction, Posterior):
     *Ensembles.* Members ``s`` of equal weight, such as the draws of a fully Bayesian model, have
     ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. With ``F`` the mixture's cdf of ``y``, the
     normal score is ``z = Phi^-1(F(y))``. A draw from a member is calibrated by ``y~ =
-    F^-1(Phi(T(z)))`` and ``f~ = f + a_s (y~ - y)``. If members have no variance (``v_s = 0``), only
-    observations are calibrated. `mean`, `variance` and samples have a dimension of members,
-    ``batch_shape x num_members x q x 1``, over which BoTorch's acquisition functions average. All
-    other methods describe the mixture. Samples use interpolated scores, with an error of about 1e-5
-    if members are similar (see `ScoreTable`).
+    F^-1(Phi(T(z)))`` and ``f~ = f + a_s (y~ - y)`` with ``a_s = v_s / (v_s + n_s)``. If members
+    have no variance (``v_s = 0``), only observations are calibrated. `mean`, `variance` and samples
+    have a dimension of members, ``batch_shape x num_members x q x 1``, over which BoTorch's
+    acquisition functions average. All other methods describe the mixture. Samples use interpolated
+    scores, with an error of about 1e-5 if members are similar (see `ScoreTable`).
 
     *Guarantee.* Coverage is guaranteed for statements about the observation. Observations at
     distinct points do not show whether excess spread is due to the objective or to the noise, so
@@ -67,10 +70,10 @@ class CalibratedPosterior(Prediction, Posterior):
     calibrated variance to the objective. With ``tau^2 = max(1, Var[z])``, the variance of the
     process becomes ``v' = tau^2 (v + n) - n``, and its gain becomes ``a' = v' / (v' + n)``, which
     is at least ``a``. Then ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, whose
-    variance is ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` by a normal draw of ``f``
-    given ``y`` under ``a'``, with the same residual. The gain has a kink at ``Var[z] = 1``.
-    Intervals of the objective have no guarantee either: they are too wide if the noise variance is
-    too small.
+    variance is ``v'`` if ``Var[z] >= 1``. Joint samples replace ``f`` with a normal draw of ``f``
+    given ``y`` under ``a'``, whose standardised residual is that of ``f`` under ``a``. The gain has
+    a kink at ``Var[z] = 1``. With this option too, intervals of the objective have no guarantee:
+    they are too wide if the noise variance is too small.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
@@ -97,10 +100,10 @@ class CalibratedPosterior(Prediction, Posterior):
         >>> samples = posterior.rsample(torch.Size([16]))
     """
 
-    #: Covariance of ``f`` in the space of the targets, ``batch_shape [x S] x q x q``; None if
-    #: points are independent.
+    #: Covariance of ``f`` in the space of the targets, ``batch_shape [x num_members] x q x q``;
+    #: None if points are independent.
     covariance: Tensor | LinearOperator | None = None
-    #: Covariance of ``f`` with its values at a baseline, ``batch_shape x q x r``: see
+    #: Covariance of ``f`` with its values at ``r`` baseline points, ``batch_shape x q x r``: see
     #: `rsample_from_cached_root`.
     with_baseline: Tensor | None = None
 
@@ -133,7 +136,7 @@ class CalibratedPosterior(Prediction, Posterior):
         with_baseline: Tensor | None = None,
         **settings: Any,
     ) -> Self:
-        """Make a posterior from arguments of `Prediction` and own attributes, without checks."""
+        """Make a posterior from the arguments of `Prediction` and both covariances, unchecked."""
         self = cls.__new__(cls)
         Prediction.__init__(self, *moments, **settings)
         self.covariance, self.with_baseline = covariance, with_baseline
@@ -156,7 +159,7 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def batch_shape(self) -> Size:
-        """The t-batch shape, without members."""
+        """The t-batch shape, without the dimension of members."""
         return self.shape[:-2]
 
     @property
@@ -166,17 +169,17 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def variance(self) -> Tensor:
-        """Variance, of the shape of `mean`."""
+        """Variance, with the same shape as `mean`."""
         return self._of_members(1) if self.members else self.moments()[1]
 
     @property
     def mixture_mean(self) -> Tensor:
-        """Mean of the mixture of members."""
+        """Mean of the mixture of members, ``batch_shape x q x 1``."""
         return self.moments()[0]
 
     @property
     def mixture_variance(self) -> Tensor:
-        """Variance of the mixture of members."""
+        """Variance of the mixture of members, ``batch_shape x q x 1``."""
         return self.moments()[1]
 
     def _of_members(self, moment: int) -> Tensor:
@@ -194,7 +197,7 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def base_sample_shape(self) -> Size:
-        """``batch_shape x q x 2``: for each point, one number for ``f`` and one for the noise."""
+        """``batch_shape x q x 2``: at each point, one number for ``f`` and one for the noise."""
         return Size([*self.path_posterior.base_sample_shape, 2])
 
     @property
@@ -225,8 +228,9 @@ class CalibratedPosterior(Prediction, Posterior):
         Args:
             sample_shape: Shape of the set of samples.
             base_samples: Standard normal numbers, ``sample_shape x base_sample_shape``. In the last
-                dimension, the first number determines the path ``f``, and the second number the
-                noise of an observation, or the second path for samples of the objective.
+                dimension, the first number determines the path ``f``. The second number determines
+                the second path ``f'`` for samples of the objective, and the noise for samples of
+                observations.
         """
         if base_samples.shape[: len(sample_shape)] != sample_shape:
             raise RuntimeError(
@@ -246,17 +250,18 @@ class CalibratedPosterior(Prediction, Posterior):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: Tensor
     ) -> Tensor:
-        """Return samples drawn jointly with samples at a baseline, given a root at the baseline.
+        """Return samples that are joint with earlier samples at ``r`` baseline points.
 
         Args:
             sample_shape: Shape of the set of samples.
             base_samples: ``sample_shape x batch_shape x (r + q) x 2``, as in
-                `rsample_from_base_samples`. The ``r`` points of the baseline come first; the
-                t-batch may be collapsed to size 1.
-            baseline_L: Root of the covariance of `path_posterior` at the baseline, ``r x r``.
+                `rsample_from_base_samples`. The ``r`` baseline points come first. The t-batch
+                dimensions may be collapsed to size 1.
+            baseline_L: Lower Cholesky root of the covariance of `path_posterior` at the baseline
+                points, ``r x r``.
 
         Raises:
-            NotPSDError: If the root cannot be extended.
+            NotPSDError: If the covariance given the baseline is not positive definite.
             NanError: If the covariance contains NaN.
         """
         assert self.with_baseline is not None and isinstance(self.covariance, Tensor)
@@ -286,14 +291,17 @@ class CalibratedPosterior(Prediction, Posterior):
         )
 
     def moved(self, path: Tensor, other: Tensor) -> Tensor:
-        """Return outcomes for paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
+        """Return calibrated outcomes, given paths of the targets from the Gaussian process.
 
-        ``other`` are independent paths or, for observations, standard normal numbers. If the paths
-        have the correlation ``r`` between two points, ``z`` has the correlation ``r (sqrt(v v') +
-        sqrt(n n')) / sqrt((v + n) (v' + n'))``. The factor of ``r`` is at most 1, and it is 1 if
-        both points have the same ``n / v``. If jitter exceeds a small ``v``, the noise is too
-        large. The effect is bounded, since ``f~`` changes with ``f'`` at the rate ``(T' - 1) sqrt(v
-        n) / (v + n)``, whose absolute value is at most ``|T' - 1| / 2``.
+        The shape of the result and of both arguments is ``sample_shape x batch_shape [x
+        num_members] x q x 1``. ``other`` contains independent paths (``f'`` in the class docstring)
+        or, for observations, standard normal numbers. If the paths have the correlation ``c``
+        between two points with the variances ``v_1, n_1`` and ``v_2, n_2``, ``z`` has the
+        correlation ``c (sqrt(v_1 v_2) + sqrt(n_1 n_2)) / sqrt((v_1 + n_1) (v_2 + n_2))``. The
+        factor of ``c`` is at most 1, and it is 1 if both points have the same ``n / v``. If jitter
+        exceeds a small ``v``, the noise is too large. The effect is bounded, since ``f~`` changes
+        with ``f'`` at the rate ``(T' - 1) sqrt(v n) / (v + n)``, whose absolute value is at most
+        ``|T' - 1| / 2``.
         """
         mean, variance, noise = self.target_mean, self.target_variance, self.target_noise
         if not self.objective:
@@ -313,7 +321,7 @@ class CalibratedPosterior(Prediction, Posterior):
         return self.outcome_map.outcome(moved).to(self.dtype)
 
     def _transport(self, t: Tensor) -> Tensor:
-        """Return the shift of observed targets by calibration; ensembles use a table of scores."""
+        """Return calibrated minus original targets; ensembles interpolate scores in a table."""
         if not self.members:
             z = (t - self.target_mean) / self._total
             return self._total * (self._predictive.transport(z) - z)

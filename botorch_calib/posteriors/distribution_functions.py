@@ -1,7 +1,8 @@
 r"""`normal_scores`: normal scores under any predictive distribution, computed from its cdf ``F``.
 
-A calibrator only needs the normal scores ``z = Phi^-1(F(y))`` of observations and the inverse map
-``y = F^-1(Phi(z))``. To support another kind of posterior, register a function that returns them::
+A calibrator only needs the normal scores ``z = Phi^-1(F(y))`` of observations ``y`` and the inverse
+map ``y = F^-1(Phi(z))``. To support another kind of posterior, register a function that returns
+both maps as an `OutcomeMap`::
 
     @normal_scores.register(MyPosterior)
     def _(posterior: MyPosterior) -> OutcomeMap:
@@ -26,7 +27,7 @@ from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
-# Most of PyTorch's formulas do not resolve probabilities that are closer to 0 or 1.
+# Least distance of a probability from 0 and 1. Most of PyTorch's formulas resolve no smaller one.
 _NEAREST = torch.finfo(torch.double).eps
 _LEAST_SHARE = 1e-300
 
@@ -35,9 +36,10 @@ _LEAST_SHARE = 1e-300
 def normal_scores(posterior: object) -> OutcomeMap:
     """Return the map from normal scores to observations under a posterior of observations.
 
-    The supported posteriors are a ``TorchPosterior`` of any distribution with ``cdf`` and ``icdf``,
-    or of a ``StudentT``, and the posteriors of botorch_community's prior-fitted networks and
-    variational Bayesian last layers. They must include the noise. Other kinds can be registered.
+    Supported are a ``TorchPosterior`` of a ``StudentT`` or of any distribution with ``cdf`` and
+    ``icdf``, and the posteriors of botorch_community's prior-fitted networks and variational
+    Bayesian last layers. Posteriors must include the observation noise. Functions for other kinds
+    can be registered (see the module docstring).
 
     Raises:
         UnsupportedError: If this kind of posterior is not registered.
@@ -128,7 +130,7 @@ class _Inverted(OutcomeMap):
         support: Any = self._distribution.support
         y = outcome.double()
         inside = support.check(y)
-        # Beyond these quantiles PyTorch's cdf raises an error for some values, or is 0 or 1.
+        # Below `least` or above `greatest`, PyTorch's cdf is 0 or 1, or raises an error for some y.
         least, typical, greatest = (
             self._distribution.icdf(torch.full_like(y, level))
             for level in (_NEAREST, 0.5, 1.0 - _NEAREST)
@@ -141,8 +143,8 @@ class _Inverted(OutcomeMap):
 class _Histogram(OutcomeMap):
     """The map for a histogram, whose bins are the same at all points.
 
-    The lower half is computed from the probabilities below the bins, and the upper half from the
-    probabilities above them, so both tails keep their digits.
+    Values below the median are computed from the probabilities below the bins, and values above the
+    median from the probabilities above the bins, so both tails keep their digits.
     """
 
     def __init__(self, borders: Tensor, probabilities: Tensor) -> None:
@@ -164,8 +166,13 @@ class _Histogram(OutcomeMap):
         return torch.where(upper, high, low)
 
     def _from_end(self, tail: Tensor, below: Tensor, shares: Tensor, borders: Tensor) -> Tensor:
-        """Return the value with the probability ``tail`` between the first border and the value."""
-        # Leading dimensions are dimensions of samples. Flatten them into a row per distribution.
+        """Return the value with the probability ``tail`` between the first border and the value.
+
+        ``shares`` are the probabilities of the bins between successive ``borders``, and ``below``
+        are the sums of shares up to each border.
+        """
+        # Leading dimensions are dimensions of samples. `searchsorted` needs them in the last
+        # dimension, one row for each distribution.
         lead = tail.dim() - below.dim()
         first, last = tuple(range(lead)), tuple(range(-lead, 0))
         rows = tail.movedim(first, last).flatten(below.dim() - 1)

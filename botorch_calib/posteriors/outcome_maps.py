@@ -1,4 +1,4 @@
-"""`OutcomeMap`: an increasing map from the targets of a prediction to outcomes."""
+"""`OutcomeMap`: an increasing map from a model's targets (latent values) to outcomes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from torch import Tensor
 
 
 class OutcomeMap(ABC):
-    """An increasing map of the real line to outcomes, with its inverse, for each point of a batch.
+    """An increasing map from latent values to outcomes, with its inverse, at each point of a batch.
 
-    For a model with an outcome transform, the map is the inverse transform. For a predictive
-    distribution with the cdf ``F``, the map is ``F^-1(Phi(z))``. Tensors have at least two
-    dimensions, and broadcast against ``batch_shape x q x 1``.
+    For a model with an outcome transform, the map inverts the transform. For a predictive
+    distribution with the cdf ``F``, latent values are normal scores ``z``, and the map is
+    ``F^-1(Phi(z))``. Tensors have at least two dimensions, and broadcast against ``batch_shape x q
+    x 1``.
     """
 
     @abstractmethod
     def outcome(self, latent: Tensor) -> Tensor:
-        """Return outcomes, of the shape of ``latent`` after broadcasting, differentiable."""
+        """Return the outcomes at latent values, broadcast to the batch and differentiable."""
 
     @abstractmethod
     def latent(self, outcome: Tensor) -> Tensor:
-        """Return the inverse map, ``-inf`` below the range of outcomes and ``inf`` above it."""
+        """Return latent values, ``-inf`` below the range of outcomes and ``inf`` above it."""
 
     def kinks(self, ref: Tensor) -> Tensor | None:
         """Return the sorted latent values at which the map is not smooth, ``num x ...``, or None.
 
-        Quadrature panels end at these values. They have the precision and the device of ``ref``.
+        Quadrature panels end at the returned values, which have the precision and the device of
+        ``ref``. None stands for a smooth map.
         """
         return None
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """Return the increasing map from ``sign(weight) latent`` to ``weight y + offset``."""
+        """Return the map from ``sign(weight) latent`` to ``weight outcome + offset``."""
         return _AffineAfter(self, weight, offset)
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(OutcomeMap):
-    """The map ``offset + weight t``; the identity by default."""
+    """The map from latent values ``t`` to ``offset + weight t``; the identity by default."""
 
     # Numbers, or tensors that broadcast against ``batch_shape x q x 1``
     weight: Tensor | float = 1.0  # positive
@@ -46,7 +48,7 @@ class Affine(OutcomeMap):
 
     @property
     def _is_identity(self) -> bool:
-        # Comparing tensors would synchronize with the device.
+        # Only numbers are compared, since comparing tensors would synchronize with the device.
         return isinstance(self.weight, float) and (self.weight, self.offset) == (1.0, 0.0)
 
     def outcome(self, latent: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ class Affine(OutcomeMap):
         return outcome if self._is_identity else (outcome - self.offset) / self.weight
 
     def scaled(self, size: Tensor, power: int = 1) -> Tensor:
-        """Convert a deviation (``power=1``) or variance (``power=2``) to units of the outcome."""
+        """Convert deviations (``power=1``), variances (2) or densities (-1) to outcome units."""
         return size if self._is_identity else size * self.weight**power
 
     def affine(self, weight: float, offset: float) -> Affine:

@@ -24,13 +24,13 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
 
     One sampler draws base samples for all outcomes from one sequence, so outcomes are independent
-    under quasi-random numbers too. BoTorch's list has one sampler for each outcome, so this holds
-    under pseudo-random numbers only [botorch issue 2658].
+    under quasi-random numbers too. With one sampler for each outcome, as in BoTorch's list,
+    outcomes are independent under pseudo-random numbers only [botorch issue 2658].
 
     Args:
         posteriors: One posterior for each of the ``m`` outcomes, at the same ``batch_shape x q``
-            points. It is the posterior of a calibrated model, or an ``EnsemblePosterior`` of one
-            member for an outcome with known values.
+            points. Each is the posterior of a calibrated model, or an ``EnsemblePosterior`` with
+            one member for an outcome with known values.
 
     Raises:
         UnsupportedError: If the posteriors have different shapes.
@@ -40,7 +40,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         >>> quantiles = posterior.quantile(0.9)  # 20 x 2
     """
 
-    posteriors: list[Any]  # with more attributes than BoTorch's ``Posterior`` declares
+    posteriors: list[Any]  # not ``Posterior``, which does not declare all attributes
 
     def __init__(self, *posteriors: Posterior) -> None:
         shapes = [tuple(each._extended_shape()) for each in posteriors]
@@ -62,7 +62,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def base_sample_shape(self) -> Size:
-        """``batch_shape x q x 2m``; fewer if outcomes are known, or have no calibration."""
+        """``batch_shape x q x 2m``, or less than ``2m`` if a posterior needs fewer than two."""
         return Size([*self._extended_shape()[:-1], sum(self._numbers_of_base_samples)])
 
     @property
@@ -71,7 +71,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def _numbers_of_base_samples(self) -> list[int]:
-        """Number of base samples for each outcome at a point, in the order of outcomes."""
+        """Number of base samples that each outcome needs at a point, in the order of outcomes."""
         num_dims = len(self._extended_shape()) - 1  # dimensions of the t-batch and the points
         return [
             0 if _is_known(each) else each.base_sample_shape[num_dims:].numel()
@@ -97,9 +97,10 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor]
     ) -> Tensor:
-        """Return samples drawn jointly with samples at a baseline.
+        """Return samples that are joint with earlier samples at baseline points.
 
-        See `CalibratedPosterior.rsample_from_cached_root`. ``baseline_L`` has a root per outcome.
+        See `CalibratedPosterior.rsample_from_cached_root`. ``baseline_L`` contains one root for
+        each outcome. The samples are ``sample_shape x batch_shape x q x m``.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = [
@@ -111,7 +112,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     # ------------------------------------------------------------ marginals
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance, ``batch_shape x q x m``."""
+        """Return the mean and the variance, ``batch_shape x q x m`` each."""
         pairs = [
             each.moments() if isinstance(each, Prediction) else (each.mean, each.variance)
             for each in self.posteriors
@@ -120,15 +121,15 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         return mean, variance
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """Return ``P(f <= value)`` for each outcome; values may be ``batch_shape x q x m``."""
+        """Return ``P(f <= value)`` of each outcome; values may be ``batch_shape x q x m``."""
         return self._of_each("cdf", value)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Return the density of each outcome at values, which may be ``batch_shape x q x m``."""
+        """Return the density of each outcome at values that may be ``batch_shape x q x m``."""
         return self._of_each("density", value)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Return quantiles of each outcome; levels are as in `CalibratedPosterior.quantile`."""
+        """Return quantiles of each outcome, for levels as in `CalibratedPosterior.quantile`."""
         return torch.cat([_stated(each).quantile(value) for each in self.posteriors], dim=-1)
 
     def _of_each(self, name: str, value: Tensor | float) -> Tensor:
@@ -165,7 +166,7 @@ def _stated(posterior: object) -> Prediction:
 
 
 def _is_known(posterior: Posterior) -> bool:
-    """Whether the outcome has known values, which need no samples."""
+    """Return whether the outcome has known values, which need no base samples."""
     return isinstance(posterior, EnsemblePosterior) and not isinstance(posterior, Prediction)
 
 

@@ -1,8 +1,9 @@
 r"""`Prediction`: the predictive distribution of an outcome at each point, for models of all kinds.
 
-Every model is described in the same way, in the space of its *targets* ``t``:
+Every model is described in the same way, in the space of its *targets* ``t``, such as standardised
+outcomes. A model consists of one or more members with equal weights:
 
-* Each member ``s`` has ``f ~ N(mean_s, variance_s)`` and ``t = f + N(0, noise_s)``.
+* Each member ``s`` has the objective ``f ~ N(mean_s, variance_s)`` and ``t = f + N(0, noise_s)``.
 * The normal score of an observation is ``z = Phi^-1(F(t))``, with ``F`` the cdf of ``t`` under the
   mixture of members.
 * A calibrator gives the ``predictive`` distribution of ``z``.
@@ -39,32 +40,35 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 
 MEMBER_DIM = -3  # dimension of members in moments and samples, as in BoTorch's ensembles
-#: Sources of a calibrated spread beyond the model's own spread.
+#: Values of the option ``excess``: the source of calibrated spread beyond the model's own spread.
 EXCESS = ("noise", "objective")
 # Smallest variance of the objective, so that the derivative of its root stays finite. It is the
 # default of BoTorch's analytic acquisition functions, which do not export it.
 MIN_VARIANCE = 1e-12
-# Limit of targets, since derivatives contain the cube of a target over the smallest deviation
+# Cap on absolute targets. Derivatives contain the cube of a target divided by the smallest standard
+# deviation, which must not overflow.
 _FAR = 1e90
-_LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
-_CHUNK = 2**14  # number of quantiles, at several levels, that are computed together
-# Normal scores at which the growth of a map is measured, and the cap on this growth
+_LEAST_NOISE = 1e-200  # least noise variance, so that the derivative of its root is finite
+_CHUNK = 2**14  # number of quantiles (levels times points) that are computed together
+# Normal scores at which the exponential growth of a map is measured, and the cap on its rate
 _FAR_OUT, _MOST_GROWTH = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0), 12.0
 _GREATEST = 1e300  # outcomes are clamped to this range
-# Nodes on a panel. `_COARSE` is for improvement, which a search evaluates many times.
+# Quadrature nodes on a panel. `_COARSE` is for improvement, which a search evaluates many times,
+# and `_FINE` for moments.
 _FINE, _COARSE = 16, 12
 
 
 def usual_least(dtype: torch.dtype) -> float:
-    """Return the smallest variance of the objective for targets of order 1."""
+    """Return the limit to which smaller variances are raised if targets are of order 1."""
     return float(max(min_variance.value(dtype), MIN_VARIANCE))
 
 
 class Spread(NamedTuple):
     """Location and scale of an observation, ``batch_shape x q x 1`` each.
 
-    These are the mean and the standard deviation of a Gaussian observation. Otherwise they are the
-    median, and half of the distance between the quantiles at ``Phi(1)`` and ``Phi(-1)``.
+    ``center`` and ``deviation`` are the mean and the standard deviation of a Gaussian observation.
+    For other observations they are the median, and half of the distance between the quantiles at
+    ``Phi(1)`` and ``Phi(-1)``. The squares of the last two fields add up to ``deviation**2``.
     """
 
     center: Tensor
@@ -76,23 +80,26 @@ class Spread(NamedTuple):
 class Prediction:
     """Distributions of the objective ``f`` or of observations, at ``batch_shape x q`` points.
 
-    All methods return values in units of the outcome, of shape ``batch_shape x q x 1``. The
+    Results have the shape ``batch_shape x q x 1``, and values are in units of the outcome. The
     arguments ``value``, ``z`` and ``best_f`` are numbers or tensors. A tensor of two or more
     dimensions broadcasts against ``batch_shape x q x 1``. A vector of ``k != 1`` numbers adds a
-    leading dimension ``k`` to the result.
+    leading dimension ``k`` to the result. In methods, ``f`` is the predicted quantity: the
+    objective, or an observation if ``objective`` is False.
 
-    Given the distribution ``p(t)`` of calibrated targets, the objective has the marginals ``f~ ~
-    int N(f; mu + a (t - mu), a n) p(t) dt`` with ``a = v / (v + n)`` [Kim2024locbo, eq. 30], in
-    closed form; for ensembles see `DenoisedMixture`. Quantiles and probabilities are exact under a
-    nonlinear map too. Moments and improvement are then integrals by differentiable quadrature,
-    accurate to about 1e-5 in both tails, and to 1 % if the improvement is concentrated next to a
-    kink that `OutcomeMap.kinks` does not report. If the map grows so fast that a moment does not
-    exist, the result is the integral over a finite range.
+    Let the targets ``t`` have the mean ``mu``, and let ``v`` and ``n`` be the variances of the
+    objective and of the noise. Given the density ``p(t)`` of calibrated targets, the objective has
+    the marginals ``f~ ~ int N(f; mu + a (t - mu), a n) p(t) dt`` with ``a = v / (v + n)``
+    [Kim2024locbo, eq. 30], in closed form; for ensembles see `DenoisedMixture`. Quantiles and
+    probabilities are exact under a nonlinear map too. Moments and improvement under a nonlinear map
+    are integrals by differentiable quadrature, accurate to about 1e-5 in both tails, and to 1 % if
+    the improvement is concentrated next to a kink that `OutcomeMap.kinks` does not report. If the
+    map grows so fast that a moment does not exist, the result is the integral over a finite range.
 
     Args:
-        mean: Means of the targets, ``batch_shape x q x 1``; with ``members``, ``batch_shape x S x q
-            x 1``.
-        variance: Positive variances of ``f`` in the space of the targets, of the shape of ``mean``.
+        mean: Means of the targets, ``batch_shape x q x 1``; with ``members``, ``batch_shape x
+            num_members x q x 1``.
+        variance: Positive variances of the objective in the space of the targets, with the same
+            shape as ``mean``.
         noise: Noise variances of the targets, broadcasting to the shape of ``mean``; None without
             noise.
         inputs: The points in the form that calibrators take, ``batch_shape x q x d``.
@@ -103,7 +110,7 @@ class Prediction:
         excess: ``"noise"`` or ``"objective"``: see `CalibratedPosterior`.
         members: Whether ``mean`` has a dimension of members, which have equal weights.
         of_order_one: Whether targets are of order 1, as in a model with standardised outcomes.
-            Variances are then raised to the minimum that BoTorch and GPyTorch use.
+            If so, smaller variances are raised to the minimum that BoTorch and GPyTorch use.
     """
 
     #: Precision of the results; computations are in float64.
@@ -128,7 +135,7 @@ class Prediction:
         self.target_mean = mean.double()
         least = usual_least(mean.dtype) if of_order_one else 0.0
         self.target_variance = variance.double().clamp_min(least)
-        # A view of a parameter requires gradients even under `torch.no_grad`.
+        # A view of a parameter requires gradients even under `torch.no_grad`, so it is detached.
         noise = noise if noise is None or torch.is_grad_enabled() else noise.detach()
         self.target_noise = None if noise is None else noise.double()
         self.inputs, self.members = inputs, members
@@ -153,7 +160,7 @@ class Prediction:
         return twin
 
     def corrected(self, predictive: PiecewisePredictive | None) -> Self:
-        """Return the prediction with another distribution of scores (None: the model's own)."""
+        """Return the prediction with another distribution of scores; None for the model's own."""
         return self._with(predictive=predictive)
 
     def of_observation(self) -> Self:
@@ -161,7 +168,9 @@ class Prediction:
         return self._with(objective=False) if self.objective else self
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """Return the prediction of ``weight y + offset``. A weight of -1 makes minima maxima.
+        """Return the prediction of ``weight y + offset`` for outcomes ``y``.
+
+        A weight of -1 turns minimisation into maximisation.
 
         Raises:
             InputDataError: If ``weight`` is 0.
@@ -180,7 +189,7 @@ class Prediction:
     def score(self, value: Tensor | float) -> Tensor:
         """Return the normal scores ``Phi^-1(P(y <= value))`` of observations.
 
-        Scores are exact between -37 and 37, although the probability rounds to 1 above 8.2.
+        Scores are exact from -37 to 37, although the probability rounds to 1 for scores above 8.2.
         """
         z = self.own_score(value)
         if self._corrects_nothing:
@@ -189,7 +198,7 @@ class Prediction:
         return score_of_tails(predictive.cdf(z), predictive.mirrored().cdf(-z))
 
     def own_score(self, value: Tensor | float) -> Tensor:
-        """Return the scores under the model itself, from which calibrators learn."""
+        """Return normal scores under the uncalibrated model, from which calibrators learn."""
         t = self.outcome_map.latent(self._double("value", value))
         if self.members:
             return mixture_score(t, *self._members_first(self.target_mean, self._total))
@@ -212,7 +221,7 @@ class Prediction:
         return self._distribution.cdf(self._latent("value", value)).to(self.dtype)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Return the density at ``value``, which is 0 outside the range of the outcome."""
+        """Return the density of ``f`` at ``value``; it is 0 outside the range of the outcome."""
         y = self._double("value", value)
         if isinstance(self.outcome_map, Affine):
             log_density = self._distribution.log_prob(self._latent("value", value))
@@ -228,12 +237,12 @@ class Prediction:
         return (density if torch.is_grad_enabled() else density.detach()).to(self.dtype)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Return quantiles, differentiable.
+        """Return quantiles, which are differentiable.
 
         Args:
-            value: Levels in (0, 1), of any shape. As in BoTorch, the shape of several levels comes
-                first in the shape of the result. The check of a tensor of levels synchronizes with
-                its device.
+            value: Levels in (0, 1): a number, or a tensor of any shape. As in BoTorch, the shape of
+                several levels comes first in the shape of the result; a single level adds no
+                dimension. The check of a tensor synchronizes with its device.
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
@@ -243,7 +252,7 @@ class Prediction:
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():
             raise InputDataError(f"`value` must contain levels in (0, 1), got {value}.")
-        # Large parts need few operations, and small parts need little memory.
+        # Levels are split, since many at once need much memory, and one at a time many operations.
         size = max(_CHUNK // max(self.shape.numel(), 1), 1)
         parts = levels.view(-1, *[1] * len(self.shape)).split(size)
         values = torch.cat([self._out(self._distribution.quantile(part)) for part in parts])
@@ -258,7 +267,7 @@ class Prediction:
         """
         named = {"lower": lower, "upper": upper}.items()
         ends = [None if end is None else self._latent(name, end) for name, end in named]
-        # The sum of rounded masses can exceed 1 slightly.
+        # Rounded masses may add up to slightly more than 1, so the logarithm is clamped at 0.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
@@ -268,7 +277,7 @@ class Prediction:
     @cached_property
     @torch.enable_grad()  # the distribution is cached, and a later caller may need its graph
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
-        """The distribution of targets minus `_origin`, in float64."""
+        """The distribution of the objective or of observed targets, minus `_origin`, in float64."""
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
         if self.members:
             noise = torch.zeros_like(variance) if noise is None else noise
@@ -297,7 +306,7 @@ class Prediction:
     @cached_property
     @torch.enable_grad()
     def _predictive(self) -> PiecewisePredictive:
-        """The distribution of scores in float64; standard normal without calibration."""
+        """The distribution of normal scores in float64; standard normal without calibration."""
         if self.predictive is None:
             return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
         return self.predictive.to(torch.double)
@@ -319,8 +328,9 @@ class Prediction:
         """The ratios ``v' / v`` and ``tau^2``, at least 1, if ``excess="objective"``; else None.
 
         See `CalibratedPosterior` for the symbols. If ``z`` is normal, ``v'`` is the fixed point of
-        the EM algorithm that removes the noise from ``t``; its first step is denoising with the
-        process's gain. The form ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` avoids cancellation.
+        the EM algorithm that removes the noise from ``t``. The first step of this algorithm is
+        denoising with the process's gain. The formula ``v' / v = 1 + (tau^2 - 1) (1 + n / v)``
+        avoids cancellation.
         """
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
@@ -332,7 +342,7 @@ class Prediction:
 
     @property
     def _noise_ratio(self) -> Tensor:
-        """Standard deviation of the noise over the standard deviation of the objective."""
+        """Standard deviation of the noise divided by the standard deviation of the objective."""
         if self.target_noise is None:
             return torch.zeros_like(self.target_variance)
         return (self.target_noise.clamp(min=_LEAST_NOISE) / self.target_variance).sqrt()
@@ -346,16 +356,16 @@ class Prediction:
         return 0.0 if self.members else self.target_mean
 
     def _out(self, value: Tensor) -> Tensor:
-        """Return outcomes, given targets minus `_origin`."""
+        """Return outcomes in the dtype of results, given targets minus `_origin`."""
         return self.outcome_map.outcome(self._origin + value).to(self.dtype)
 
     def _latent(self, name: str, value: Tensor | float) -> Tensor:
-        """Return targets minus `_origin`, given outcomes."""
+        """Return finite targets minus `_origin`, given outcomes; ``name`` is for error messages."""
         y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
         return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
 
     def _double(self, name: str, value: Tensor | float) -> Tensor:
-        """Return numbers with at least two dimensions; those of a vector are along the first."""
+        """Return ``value`` in float64 with at least two dimensions; a vector is along the first."""
         number = in_double(name, value, self.device)
         if number.dim() == 1 and len(number) != 1:
             return number.view(-1, *[1] * len(self.shape))
@@ -380,30 +390,30 @@ class Prediction:
         """Return ``log E(f - best_f)+``.
 
         Args:
-            best_f: Value to improve upon (maximisation). An infinite value gives infinity of the
-                opposite sign.
+            best_f: Value to improve upon (maximisation). An infinite value gives an infinite result
+                of the opposite sign.
         """
         return self._log_improvement(best_f).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
         """Return ``E(f - best_f)+``; see `log_expected_improvement`."""
-        # Not from `log_expected_improvement`, which may be rounded to single precision.
+        # `log_expected_improvement` is not used, since it may be rounded to single precision.
         return self._log_improvement(best_f).exp().to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
         """Return the expected shortfall (conditional value at risk) ``E[f | f <= Q(level)]``.
 
-        For the mean of the largest values, call this method of ``affine(-1.0)`` and negate the
+        For the mean of the largest values, call this method on ``affine(-1.0)`` and negate the
         result.
 
         Args:
-            level: Probability of the tail, in (0, 1).
+            level: Probability of the tail below the quantile ``Q(level)``, in (0, 1).
         """
         check_open_unit("level", level)
         if isinstance(self.outcome_map, Affine):
             return self._out(self._distribution.mean_below(level))
-        # As in `mean_below`, a small error of q has a second-order effect. The shift moves q off a
-        # knot, where rounding would decide on which side of q a piece is.
+        # As in `mean_below`, a small error of q has a second-order effect. If q is at a knot, the
+        # shift moves it off the knot, so that rounding does not decide which pieces are below q.
         latent = self._distribution.quantile(level) + self._origin + 1e-8 * self._total
         q = self.outcome_map.outcome(latent)
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
@@ -416,10 +426,10 @@ class Prediction:
             near = best.clamp(-_FAR, _FAR)
             log_ei = self._distribution.log_excess(self.outcome_map.latent(near) - self._origin)
             log_ei = self.outcome_map.scaled(torch.ones_like(near)).log() + log_ei
-            # Far below the distribution, the improvement is -best; far above, it is 0.
+            # If best is far below the distribution, the improvement is -best; if far above, 0.
             return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
         values, log_weights = self._rule(self.outcome_map.latent(best), order)
-        # The logarithms that `logsumexp` needs would take a third of the total time.
+        # `logsumexp` would need logarithms of `values - best`, a third of the total time.
         largest = log_weights.detach().amax(dim=0)
         total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
         log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
@@ -427,7 +437,10 @@ class Prediction:
         return torch.where(best.isinf(), -best, log_ei)
 
     def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return a quadrature rule above ``threshold``: outcomes and log weights, ``N x shape``."""
+        """Return a quadrature rule above ``threshold``: outcomes and log weights, ``N x shape``.
+
+        The rule is for integrals of the outcome to the power ``powers``.
+        """
         if isinstance(self._distribution, DenoisedMixture):
             raise UnsupportedError(
                 "The mean and the improvement of an ensemble need an affine outcome transform, or "
@@ -446,7 +459,7 @@ class Prediction:
 
     @torch.no_grad()
     def _growth_of_map(self) -> Tensor:
-        """Return the growth rate of the map's slope in the tail where it is larger."""
+        """Return the exponential growth rate of the map, in the tail where the rate is larger."""
         far = torch.stack([self.target_mean + k * self._total for k in _FAR_OUT])
         rises = self.outcome_map.outcome(far).diff(dim=0)
         slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
@@ -466,7 +479,7 @@ class Prediction:
         return self.outcome_map.scaled(self._total)
 
     def spread(self) -> Spread:
-        """Return the location and scale of an observation, and the scale's two sources."""
+        """Return the location and scale of an observation, and the two parts of the scale."""
         noise = self.target_noise
         if isinstance(self.outcome_map, Affine) and not self.members:
             zero = torch.zeros_like(self.target_variance)
