@@ -409,6 +409,11 @@ def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     `NormalShares`, and the weights broadcast to ``K x shape``. Both results, of shape ``shape``,
     have derivatives of every order.
     """
+    if ends.numel() > _CHUNK and not ends.is_cuda and weights.shape[1:].numel() == 1:
+        columns, own = ends.flatten(1).split(_CHUNK // len(ends), dim=1), weights.view(-1, 1)
+        found = zip(*(normal_moments(part, own) for part in columns), strict=True)
+        mean, square = (torch.cat(parts).view(ends.shape[1:]) for parts in found)
+        return mean, square
     a, b = _EndDensities.apply(ends)
     squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)
     mean = torch.linalg.vecdot(weights, a - b, dim=0)

@@ -164,7 +164,8 @@ def _nodes(
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
     panel = torch.arange(len(lengths), device=lengths.device)
-    if lengths.device.type == "cpu":  # omit panels that are empty at all points
+    # Omit panels that are empty at all points, unless that would synchronize with a device.
+    if lengths.device.type == "cpu":
         in_use = (lengths > 0.0).view(len(panel), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # at least one panel
         panel = panel[in_use]

@@ -39,7 +39,7 @@ def student_t_score(t: Tensor, df: Tensor) -> Tensor:
 
 
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
-    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, for float64 numbers too.
+    """Return ``F^-1(Phi(score))``, the inverse of `student_t_score`, for float64 numbers.
 
     Quantiles beyond 1e260, which occur with few degrees of freedom, are clamped to about 1e260.
     """
