@@ -152,7 +152,7 @@ def _in_the_way(
         return ""
     with torch.no_grad():
         margins, units = constraint.margins(X, margin.confidence), constraint.typical_deviations()
-        each = [(value / unit).item() for value, unit in zip(margins, units, strict=True)]
+        each = [(own / unit).item() for own, unit in zip(margins, units, strict=True)]
     name = [*constraint.limits][each.index(min(each))]
     if not is_expected:
         return f"No point is even expected to keep the limits of {name!r}: check them, and `level`."

@@ -426,7 +426,8 @@ def delay_aware_generation_strategy(
 
     Args:
         client: A client or an experiment with a configured optimisation.
-        imputation: See `delayed_model_config`. Use ``"censor"`` if points may be abandoned.
+        imputation: See `delayed_model_config`. If some points cannot be evaluated, use
+            ``"censor"``, and mark their trials as abandoned.
         calibrated: See `delayed_model_config`. A `calibrated_model_config` calibrates the model by
             the observed trials.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's

@@ -161,7 +161,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         device: torch.device | str | None = None,
     ) -> None:
         terms = stored.terms_of(level, budget, expansion_share)
-        self._level, self._budget, self._expansion_share = terms.values()
+        self._level, self._budget = terms["level"], terms["budget"]
+        self._expansion_share = terms["expansion_share"]
         super().__init__(
             replace(_STRATEGY, failures=failures),
             fit=fit,
@@ -244,7 +245,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         soon as a trial has ended, but not after an exception that ``optimize`` does not ``catch``.
 
         Example:
-            >>> callbacks = [ChanceConstrainedSampler().on_violation(print)]
+            >>> def train(trial):
+            ...     trial.set_constraint("memory", trial.suggest_float("size", 0.0, 1.0) - 0.7)
+            ...     return 0.0
+            >>> sampler, back = ChanceConstrainedSampler(seed=0), []
+            >>> study = optuna.create_study(sampler=sampler)
+            >>> study.optimize(train, n_trials=3, callbacks=[sampler.on_violation(back.append)])
         """
 
         def callback(study: Study, trial: FrozenTrial) -> None:

@@ -196,7 +196,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     num_restarts: int = Field(4, description="number of starting points of the search")
     decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
     books: str | None = Field(None, description="file of the decisions")
-    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(None, exclude=True)
+    on_violation: Callable[[dict[str, Any] | None], object] | None = Field(
+        None, description="called with the last safe setting", exclude=True
+    )
     _num_violating: int = PrivateAttr(0)
 
     @field_serializer("decisions")
