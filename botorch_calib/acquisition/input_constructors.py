@@ -232,10 +232,10 @@ def limits_from(
 ) -> dict[int, Limits]:
     """Return checked limits of outcomes, by index, from ``constraints`` or ``constraints_tuple``.
 
-    ``constraints`` is used if it is a mapping. Otherwise ``constraints_tuple`` contains ``A``, ``k
-    x m``, and ``b``, ``k x 1``, for the constraints ``A y <= b`` on the ``m`` outcomes ``y``. Each
-    row of ``A`` must have one nonzero weight. If several rows limit an outcome from the same side,
-    the narrowest limit is used. (BoTorch uses the limit in the last row.)
+    ``constraints`` is used if it is a mapping. Otherwise ``constraints_tuple`` is a pair of ``A``,
+    ``k x m``, and ``b``, ``k x 1``, for the constraints ``A y <= b`` on the ``m`` outcomes ``y``.
+    Each row of ``A`` must have one nonzero weight. If several rows limit an outcome from the same
+    side, the narrowest limit is used. (BoTorch uses the limit in the last row.)
     """
     if isinstance(constraints, Mapping):  # otherwise None, or functions from Ax
         return checked_constraints(constraints, num_outputs)

@@ -182,9 +182,10 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     r"""Log noisy expected improvement of calibrated models, with cached roots, by sampling.
 
     The value is ``log E[max_j f~(x_j) - max_i f~(x_i)]+`` for ``q`` new points ``x_j`` and the
-    points ``x_i`` evaluated so far. The expectation is over joint samples of the objective ``f~``
-    from the calibrated posterior, and the objective is maximised. Arguments, and values for the
-    same samples, are the same as in BoTorch's ``qLogNoisyExpectedImprovement`` [Ament2023logei].
+    points ``x_i`` evaluated so far (or pending, unless ``incremental=False``). The expectation is
+    over joint samples of the objective ``f~`` from the calibrated posterior, and the objective is
+    maximised. Arguments, and values for the same samples, are the same as in BoTorch's
+    ``qLogNoisyExpectedImprovement`` [Ament2023logei].
 
     The root (Cholesky factor) of the covariance at the points ``x_i`` is cached, and each
     evaluation extends it to the new points. BoTorch's class caches roots for BoTorch's own models

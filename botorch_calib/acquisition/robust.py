@@ -184,7 +184,7 @@ class RobustAcquisition(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         scale = None
-        if not isinstance(self.acquisition, MCSamplerMixin):  # else too fast for differences
+        if not isinstance(self.acquisition, MCSamplerMixin):  # see the class docstring
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
             scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
@@ -195,8 +195,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     """Worst-case expectation of an upper confidence bound over a set of context distributions.
 
     The bound is ``mu + sqrt(beta) sigma``, with the posterior mean ``mu`` and standard deviation
-    ``sigma`` of a joint input, and ``beta`` as in BoTorch. It has a closed form for
-    exact Gaussian processes with a stationary radial kernel (see
+    ``sigma`` at a joint input, and ``beta`` as in BoTorch. It has a closed form for exact Gaussian
+    processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
     `CalibratedModel` or both. For other models the bound is computed from the posterior.
 

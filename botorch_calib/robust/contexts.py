@@ -99,7 +99,8 @@ class ContextDistribution:
 
         Args:
             samples: Observed contexts, ``n x d_c``.
-            weights: Nonnegative numbers ``n`` with a positive sum (default: equal weights).
+            weights: Nonnegative numbers with a positive sum, ``n``, for example smaller numbers
+                for older samples (default: equal weights).
         """
         check_contexts("samples", samples)
         weights = samples.new_ones(len(samples)) if weights is None else weights

@@ -34,8 +34,8 @@ class _WithJacobian(Function):
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
     """Return ``values``, ``b`` or ``b x M``, with a given Jacobian with respect to ``X``.
 
-    Row ``i`` of the values depends only on row ``i`` of ``X``, ``b x d``, so ``jacobian`` is ``b x
-    d`` or ``b x M x d``. The result can be differentiated once.
+    Row ``i`` of the values depends only on row ``i`` of ``X``, ``b x d``, so ``jacobian`` has the
+    shape ``b x d`` or ``b x M x d``. The result can be differentiated once.
     """
     return _WithJacobian.apply(X, values, jacobian)
 

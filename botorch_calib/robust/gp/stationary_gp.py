@@ -49,7 +49,7 @@ class StationaryGP:
     origin: Tensor
     slope: Tensor  # derivatives of scaled inputs with respect to inputs, d
     inputs: Tensor  # training inputs, n x d, scaled
-    weights: Tensor  # n
+    weights: Tensor  # n, the factors of ``k`` in the posterior mean
     precision: Tensor  # n x n, the scaled inverse of the training covariance
     # n x n with ``root root^T = precision`` if the training covariance is so badly conditioned that
     # a product with the precision loses the variance to rounding; else None

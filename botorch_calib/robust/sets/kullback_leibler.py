@@ -48,7 +48,8 @@ class KLBall(Ball):
         worst = weights * (u <= 0)
         mass = worst.sum(dim=-1, keepdim=True)
         tilted, size, _ = tilt(u, weights, self._search(u, weights).exp())
-        # Rounding may put the result outside of the ball: move it towards the centre (convexity).
+        # Rounding may put the result outside of the ball: move it towards the centre. The
+        # divergence is convex, so it decreases at least in proportion to the distance.
         share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
         tilted = torch.lerp(weights.expand_as(tilted), tilted, share)
         return torch.where(-mass.log() > self.radius, tilted, worst / mass)
