@@ -23,11 +23,13 @@ from botorch_calib.posteriors import Prediction
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
     """Base class of closed-form acquisition functions for single points (``q = 1``).
 
-    The ``forward`` method of a subclass computes values from ``_marginals``, and passes them to
-    ``_reduce`` to average them over fantasies. The constructor of a subclass must end with
+    The ``forward`` method of a subclass computes values from the distributions that ``_marginals``
+    returns, and passes the values to ``_reduce``, which averages them over fantasies (draws of the
+    outcomes at pending points). The constructor of a subclass must end with
     ``self.set_X_pending(X_pending)``. The argument ``outcomes`` contains the indices of the
-    outcomes on which the value depends, and starts with the objective. If it is given, the model
-    may be a `CalibratedModelList`, or a ``ModelList`` of calibrated and Gaussian models.
+    outcomes on which the value depends; the objective, if there is one, comes first. If
+    ``outcomes`` is None, the model must have one output. Otherwise the model may also be a
+    `CalibratedModelList`, or a ``ModelList`` of calibrated and Gaussian models.
     `CalibratedUpperConfidenceBound` explains the other arguments. For joint batches (``q > 1``) use
     BoTorch's Monte Carlo acquisition functions.
     """
@@ -62,13 +64,13 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
     def _marginals(self, X: Tensor, outcome: int | None = None) -> Prediction:
         """Predictive distributions ``b x 1 x 1`` of one outcome at points ``b x 1 x d``.
 
-        With pending points the shape is ``b x num_fantasies x 1 x 1``. By default the outcome is
-        the objective, with its sign changed if it is minimised. If ``outcome`` is given, the sign
-        is unchanged. Subclasses evaluate the models only through this method.
+        With pending points the shape is ``b x num_fantasies x 1 x 1``. If the index ``outcome`` is
+        None, the outcome is the objective, multiplied by -1 if ``maximize`` is False. Otherwise the
+        sign is unchanged. Subclasses evaluate the models only through this method.
         """
         index = next(iter(self._models)) if outcome is None else outcome
         model = self._models[index]
-        if self._fantasies is not None:  # the model's batch dimension contains the fantasies
+        if self._fantasies is not None:  # the model has a batch dimension of fantasies
             model, X = self._fantasies[index], X.unsqueeze(-3)
         if isinstance(model, WrapperModel):
             model.warn_if_unlearned()
@@ -86,7 +88,11 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         return stated if self.maximize or outcome is not None else stated.affine(-1.0)
 
     def _reduce(self, values: Tensor) -> Tensor:
-        """Return values of shape ``b``, averaged over fantasies if there are pending points."""
+        """Return ``values`` in the shape ``b``, averaged over fantasies if points are pending.
+
+        ``values`` have the shape of `_marginals`. If they are logarithms (``_log``), the result is
+        the logarithm of the average.
+        """
         values = values.squeeze(-1).squeeze(-1)
         if self._fantasies is None:
             return values
@@ -94,7 +100,10 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
 
 
 def sole_output(name: str, model: Model) -> Model:
-    """Return the model of the only outcome; ``name`` names the caller in the error message."""
+    """Return the model of the only outcome; raise ``UnsupportedError`` if ``model`` has several.
+
+    ``name`` is the name of the caller in the error message.
+    """
     if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
     member: Model = sole_member(model)
@@ -102,7 +111,7 @@ def sole_output(name: str, model: Model) -> Model:
 
 
 def members_of(model: Model) -> list[Model]:
-    """Return one model for each outcome; raise ``UnsupportedError`` if a model has several."""
+    """Return one model per outcome; raise ``UnsupportedError`` if one has several outputs."""
     members = [*model.models] if isinstance(model, ModelList) else [model]
     for member in members:
         if check_model(member).num_outputs != 1:

@@ -28,7 +28,8 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
         maximize: If False, the value is ``-q``, where the ``1 - level`` quantile ``q`` is a lower
             confidence bound.
         model, posterior_transform, X_pending, num_fantasies: As in
-            `LogCalibratedExpectedImprovement`, which also lists the errors.
+            `LogCalibratedExpectedImprovement`, which also lists the errors. With pending points the
+            quantile is averaged over fantasies.
         observation_noise: Whether the quantile is of an observation even if the model denoises.
 
     Example:
@@ -56,7 +57,7 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
 
 
 class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
-    """The expected shortfall: the mean of the worst outcomes, whose probability is ``1 - alpha``.
+    """The expected shortfall: the mean over the worst share ``1 - alpha`` of the outcomes.
 
     With ``alpha = 0.9`` this is the mean of an observation given that it is below the 10 % quantile
     (`CalibratedPosterior.conditional_mean_below`), whether the model denoises or not. The mean is
@@ -67,10 +68,13 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
     perturbed inputs. The ambiguity set `ConditionalValueAtRisk` averages over contexts instead.
 
     Args:
-        alpha: The risk level, in (0, 1). The mean is over the worst ``1 - alpha`` of the outcomes.
-        maximize: If False (a loss), the value is minus the mean above the ``alpha``-quantile.
+        alpha: The risk level, in (0, 1). The mean is over the outcomes below the quantile of level
+            ``1 - alpha``.
+        maximize: If False, the outcome is a loss, and the value is minus the mean of the outcomes
+            above the ``alpha``-quantile.
         model, posterior_transform, X_pending, num_fantasies: As in
-            `LogCalibratedExpectedImprovement`.
+            `LogCalibratedExpectedImprovement`. With pending points the shortfall is averaged over
+            fantasies.
 
     Example:
         >>> acqf = CalibratedExpectedShortfall(model, alpha=0.9)  # the worst tenth of the outcomes

@@ -31,7 +31,7 @@ class _Constrained(CalibratedAcquisitionFunction):
     constraints: dict[int, Limits]
 
     def _log_feasibility(self, X: Tensor) -> Tensor:
-        """Log probability that all constraints hold, of the same shape as the marginals."""
+        """Log probability that all constraints hold at ``X``, in the shape of `_marginals`."""
         parts = [
             self._marginals(X, outcome).log_probability_between(lower, upper)
             for outcome, (lower, upper) in self.constraints.items()
@@ -42,8 +42,8 @@ class _Constrained(CalibratedAcquisitionFunction):
 class LogCalibratedProbabilityOfFeasibility(_Constrained):
     r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
 
-    Unlike BoTorch's ``LogProbabilityOfFeasibility`` it is exact for calibrated outcomes. ``y_i`` is
-    noise-free, or an observation if the model has ``denoise=False``.
+    Unlike BoTorch's ``LogProbabilityOfFeasibility``, this function is exact for calibrated outcomes
+    ``y_i``. An outcome is noise-free, or an observation if its model has ``denoise=False``.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models, or a single such model.
@@ -81,26 +81,28 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
 class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunction):
     r"""Log expected improvement plus log probabilities of feasibility.
 
-    The value is ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``. For independent
-    outcomes this is the logarithm of the expected feasible improvement (Gardner et al., Bayesian
-    optimization with inequality constraints, 2014). The arguments are the same as in BoTorch's
+    The value is ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``, with the
+    calibrated objective ``f~`` and the constrained outcomes ``y_i``. For independent outcomes this
+    is the logarithm of the expected feasible improvement (Gardner et al., Bayesian optimization
+    with inequality constraints, 2014). The arguments are the same as in BoTorch's
     ``LogConstrainedExpectedImprovement``, and values are exact for calibrated outcomes.
 
     With pending points the expectation includes fantasies ``w`` of their outcomes:
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
-    ``best_w`` is the largest of ``best_f`` and the posterior means of the objective at the pending
-    points that are feasible in ``w`` with probability above 1/2.
+    ``best_w`` is the best of ``best_f`` and the posterior means, given ``w``, of the objective
+    at those pending points that are feasible with probability above 1/2, given ``w``.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
-        best_f: Best feasible value so far, in units of the objective: a scalar or a tensor ``b``.
+        best_f: Best feasible value so far, in units of the objective: a scalar, or a tensor that
+            broadcasts to the batch shape of the points.
         objective_index: The index of the objective among the outcomes.
         constraints: As in `LogCalibratedProbabilityOfFeasibility`, without limits on the objective.
-        maximize: Whether the objective is maximised.
+        maximize: If False, the improvement is ``(best_f - f~)+``.
         X_pending, num_fantasies: As in `LogCalibratedExpectedImprovement`.
 
     Raises:
-        InputDataError: If the objective is constrained.
+        InputDataError: If the objective is constrained, or an index or ``constraints`` is invalid.
         UnsupportedError: As in `LogCalibratedProbabilityOfFeasibility`.
 
     Example:
@@ -142,14 +144,18 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         return self._reduce(log_ei + self._log_feasibility(X))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """Best posterior means at feasible pending points, ``-inf`` in fantasies without any."""
+        """Best posterior mean at the feasible pending points, for each fantasy.
+
+        The pending points ``X`` are ``n x 1 x d``. A point is feasible if the constraints hold with
+        probability above 1/2. The result is ``-inf`` for a fantasy without feasible points.
+        """
         feasible = self._log_feasibility(X) > math.log(0.5)
         means = self._marginals(X).moments()[0].masked_fill(~feasible, -torch.inf)
         return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 
 def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
-    """Check the index of an outcome, and return it as a nonnegative number."""
+    """Check the index ``outcome``, and return it as a nonnegative number; errors name ``name``."""
     (index,) = check_columns(name, [outcome])
     if not -num_outputs <= index < num_outputs:
         raise InputDataError(f"`{name}` names outcome {index} of {num_outputs}.")
@@ -159,7 +165,8 @@ def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
     """Check constraints, and return a dictionary from nonnegative outcome indices to limits.
 
-    Infinite limits become None, and outcomes without limits are dropped.
+    Infinite limits become None, and outcomes without limits are dropped. ``InputDataError`` is
+    raised if ``constraints`` is malformed, names an outcome twice, or holds no limit.
     """
     pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):

@@ -1,18 +1,21 @@
 """Upper confidence bounds under delayed feedback, and their base class.
 
 If pending queries are censored, the posterior mean is biased. Replacing the future value ``y_s`` of
-a query by the censoring value ``c`` moves the mean at ``x`` by
+a query ``x_s`` with the censoring value ``c`` moves the mean at ``x`` by
 
     ``(c - y_s) Cov(f(x), f(x_s)) / noise``, at most ``|y_s - c| sigma(x) sigma(x_s) / noise``,
 
-where ``noise`` is the noise variance. The covariance and the standard deviations are from the
-posterior given all queries. The paper ([Verma2022]_, eq. 2) adds the factors of ``sigma(x)`` in
-these bounds to the usual multiplier ``sqrt(beta)``, for the queries of the last ``m`` iterations,
-``s = max(1, t - m), ..., t - 1``. (In the paper the sum starts at ``t - m``, which is before the
-first query if ``t <= m``.) Only queries without a value cause a bias, so a sum over these queries
-gives a smaller multiplier that is also valid. The tighter multiplier ``sqrt(sum_st |S_st|)``, with
-the covariance matrix ``S`` of the ``f(x_s)``, did not help, because many censored values far below
-the mean change it everywhere. So a `DelayAwareProposer` hallucinates values if many are pending.
+where ``noise`` is the noise variance. The covariance and the standard deviations ``sigma`` are from
+the posterior given all queries. The paper ([Verma2022]_, eq. 2) adds the factors of ``sigma(x)`` in
+these bounds to the usual multiplier ``sqrt(beta)`` of ``sigma(x)``. In iteration ``t`` it sums them
+over the queries of the last ``m`` iterations, ``s = max(1, t - m), ..., t - 1``. (In the paper the
+sum starts at ``t - m``, which is before the first query if ``t <= m``.) Only queries without a
+value cause a bias, so a sum over these queries gives a smaller multiplier that is also valid.
+
+The tighter multiplier ``sqrt(sum_ij |S_ij|)``, with the covariance matrix ``S`` of the values
+``f(x_s)``, did not help, because many censored values far below the mean change the mean
+everywhere. So if many queries are pending, a `DelayAwareProposer` replaces their values with the
+posterior mean (hallucination) instead of the censoring value.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from botorch_calib.models.surrogate import Surrogate
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
-# Choices of the queries in the sum that is part of ``nu``, see `from_ledger`
+# Choices for the argument ``window`` of `from_ledger`, which explains them
 WINDOWS = ("pending", "all", None)
 
 
@@ -47,10 +50,15 @@ WINDOWS = ("pending", "all", None)
 def confidence_width(
     model: Model, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
-    """The multiplier ``nu`` of eq. 2, in the model's batch shape, or a scalar if the sum is 0."""
+    """The multiplier ``sqrt(beta) + feedback_bound * sum_s sigma(x_s)`` of [Verma2022]_, eq. 2.
+
+    The sum is over the rows of ``X_window``, ``n x d``. The result has the model's batch shape, or
+    is a scalar if the sum is 0.
+    """
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta**0.5, dtype=torch.double))
-    # Each point is its own batch, so no joint covariance is formed. Ensembles add their dimension.
+    # Each point is its own batch, so no joint covariance is formed. The batch dimensions of the
+    # model must broadcast against the points; an ensemble adds its dimension itself.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
     _, sigma = mean_and_deviation(model, X)
@@ -61,13 +69,15 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     """Base class that computes the multiplier ``nu`` and accepts further pending points.
 
     The constructor of a subclass must end with a call of `set_X_pending`, which computes ``nu``.
-    The model is conditioned on pending points, and the window includes them. So
-    ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch as in the paper ([Verma2022]_,
-    section 4). Without a window and with a model that does not censor (GP-BUCB, GP-BTS), ``nu``
-    stays ``sqrt(beta)``. For the arguments see `DelayedUpperConfidenceBound`.
+    The model is conditioned on the points that `set_X_pending` receives, and the sum in ``nu``
+    includes them in addition to ``X_window``. So ``optimize_acqf(..., q=q, sequential=True)``
+    chooses a batch as in the paper ([Verma2022]_, section 4). If ``X_window`` is None and the model
+    does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. For the arguments see
+    `DelayedUpperConfidenceBound`.
 
     Attributes:
-        nu: The multiplier of eq. 2.
+        nu: The multiplier of the standard deviation in [Verma2022]_, eq. 2, a scalar or in the
+            model's batch shape.
     """
 
     model: Any  # a BoTorch model, with more attributes than ``Model`` declares
@@ -104,14 +114,15 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         now: float | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Build the acquisition function with the window of a ledger.
+        """Build the acquisition function with ``X_window`` taken from the queries of a ledger.
 
         Args:
             model: A model conditioned on all queries, as from `CensoredDelayModel.from_ledger`.
             ledger: The queries so far; ``maximize`` is taken from the ledger.
             window: The queries in the sum that is part of ``nu``. ``"pending"`` selects pending
-                queries, which suffices for the proof. ``"all"`` selects all queries of the last
-                ``ledger.max_wait``, as published. None selects no queries.
+                queries, which suffice for the paper's proof. ``"all"`` selects all queries of the
+                last ``ledger.max_wait`` iterations or seconds, as in the paper. None selects no
+                queries.
             now: Time at which the ledger is evaluated (default: the current time).
             kwargs: Further arguments of the constructor.
         """
@@ -140,29 +151,33 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         self._pending_model, self.nu = None if X_pending is None else model, nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
-        """Compute attributes that depend on the model. An error must leave them unchanged."""
+        """Compute attributes from a model that is conditioned on ``num_pending`` pending points.
+
+        If the method raises an error, the attributes must be unchanged.
+        """
 
 
 def input_width(model: Model) -> int | None:
     """Number of columns of a model's inputs before any transform; None if unknown."""
     process = observed_process(model)
-    # A multi-task model with one output has two widths: with and without the task feature.
+    # A multi-task model with one output accepts inputs with and without the task feature.
     return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     """GP-UCB under delayed feedback (GP-UCB-SDF), [Verma2022]_, eq. 2.
 
-    The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) +
-    sqrt(beta)`` and the sum over ``X_window``. For a `CensoredDelayModel` with
-    ``imputation="censor"`` this is the paper's algorithm. Without a window it is GP-UCB for any
-    model, and GP-BUCB for a `CensoredDelayModel` with ``imputation="hallucinate"``.
+    The value is ``mu(x) + nu sigma(x)``, with the posterior mean ``mu`` and standard deviation
+    ``sigma``, ``nu = feedback_bound * sum_s sigma(x_s) + sqrt(beta)`` and the sum over the rows
+    ``x_s`` of ``X_window``. For a `CensoredDelayModel` with ``imputation="censor"`` this is the
+    paper's algorithm. Without ``X_window`` it is GP-UCB for any model, and GP-BUCB for a
+    `CensoredDelayModel` with ``imputation="hallucinate"``.
 
     Args:
         model: A model with one output, conditioned on all queries, whose posterior has a mean and a
             variance. It may have batch dimensions; the values of an ensemble are averaged.
         beta: Factor of the variance without pending queries, as in BoTorch's
-            ``UpperConfidenceBound``: the square of the paper's factor.
+            ``UpperConfidenceBound``: the square of the paper's factor of ``sigma``.
         X_window: The queries ``x_s`` of the sum, ``n x d``: pending queries, or all queries of the
             last ``m`` iterations (see `from_ledger`). If it is None or empty, the sum is 0.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome. Let ``B_y`` bound

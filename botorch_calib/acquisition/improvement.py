@@ -17,8 +17,9 @@ from botorch_calib.posteriors import Prediction
 class ImprovementFunction(CalibratedAcquisitionFunction):
     """Base class of acquisition functions that measure improvement over an incumbent.
 
-    Without pending points the incumbent is ``best_f``. With pending points each fantasy has its own
-    incumbent: the better of ``best_f`` and the best posterior mean at the pending points.
+    Without pending points the incumbent is ``best_f``. With pending points each fantasy (draw of
+    their outcomes) has its own incumbent: the better of ``best_f`` and the best posterior mean at
+    the pending points, given the fantasy.
     """
 
     best_f: Tensor
@@ -30,12 +31,15 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         self._best_pending = None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
 
     def _best_of(self, X: Tensor) -> Tensor:
-        """Best posterior means at pending points ``n x 1 x d``, one for each fantasy."""
-        # The mean is used because fantasised outcomes include noise.
+        """Best posterior mean at the pending points ``X``, ``n x 1 x d``, for each fantasy."""
+        # Fantasised outcomes include noise, so the best of them would be better than the objective.
         return self._marginals(X).moments()[0].squeeze(-1).squeeze(-1).amax(dim=0)
 
     def _incumbent(self, marginals: Prediction) -> Tensor:
-        """The value to improve upon, in a shape that broadcasts against the ``marginals``."""
+        """The value to improve upon, in a shape that broadcasts against the ``marginals``.
+
+        Like the marginals, it is multiplied by -1 if ``maximize`` is False.
+        """
         best = self.best_f if self.maximize else -self.best_f
         shape = points = marginals.shape[:-2]
         if self._best_pending is not None:
@@ -70,7 +74,7 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
 
     ``f~`` has the calibrated distribution of the objective. For optimisation prefer
-    `LogCalibratedExpectedImprovement`, which explains the arguments and errors.
+    `LogCalibratedExpectedImprovement`. Its docstring explains the arguments and errors.
 
     Example:
         >>> acqf = CalibratedExpectedImprovement(model, best_f=Y.max())
@@ -87,19 +91,23 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
 
-    Like BoTorch's ``LogExpectedImprovement``, it has gradients where the expectation underflows.
+    ``f~`` has the calibrated distribution of the objective. As with BoTorch's
+    ``LogExpectedImprovement``, the logarithm has gradients where the expectation underflows to 0.
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar or a tensor ``b``.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or a tensor that
+            broadcasts to the batch shape of the points.
         posterior_transform: Affine transform of the outcome. ``best_f`` must be transformed too.
-        maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``. Values are averaged over their fantasies.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
+        maximize: If False, the improvement is ``(best_f - f~)+``.
+        X_pending: Points under evaluation, ``n x d``. The expected improvement is averaged over
+            draws (fantasies) of their outcomes.
+        num_fantasies: Number of fantasies.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions and pending points.
-            On evaluation, if the posterior is not calibrated or has several values per point.
+        UnsupportedError: If the model has several outputs, or if it has batch dimensions and there
+            are pending points. On evaluation, if the posterior is not calibrated or has several
+            values per point.
 
     Example:
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
@@ -115,9 +123,10 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 
 
 class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
-    """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
+    """Calibrated probability of improvement, ``P(f~ > best_f)``.
 
-    `LogCalibratedExpectedImprovement` explains the arguments and errors.
+    ``f~`` has the calibrated distribution of the objective. If ``maximize`` is False, the value is
+    ``P(f~ < best_f)``. `LogCalibratedExpectedImprovement` explains the arguments and errors.
 
     Example:
         >>> acqf = CalibratedProbabilityOfImprovement(model, best_f=Y.max())

@@ -1,7 +1,7 @@
 """Register the acquisition functions with BoTorch's input constructors, which Ax uses.
 
-The default incumbent is the best observation. With constraints it is the best observation at a
-point where the constraints were observed to hold.
+The incumbent ``best_f`` defaults to the best observation; with constraints, to the best observation
+at a point where the constraints were observed to hold.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
-# Limits by outcome, or the functions of samples that Ax passes to every acquisition function
+# A mapping from outcome indices to limits, or the functions of samples that Ax passes to every
+# acquisition function. A closed form cannot use these functions, so they are ignored.
 Constraints = Mapping[int, Limits] | Sequence[Callable[[Tensor], Tensor]] | None
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
 # Points ``n x d`` at which one outcome was observed, and the observed values ``n``
@@ -53,18 +54,23 @@ Observations = tuple[Tensor, Tensor]
 def register_once(
     *classes: type[AcquisitionFunction],
 ) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """Return ``acqf_input_constructor``, without its error if a reloaded module registers again."""
+    """Return the decorator ``acqf_input_constructor(*classes)``.
+
+    Earlier registrations are removed, since BoTorch raises an error if a class is registered twice,
+    for example by a reloaded module.
+    """
     for acqf_class in classes:
         ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
     return acqf_input_constructor(*classes)
 
 
 def register_own_arguments(*classes: type[AcquisitionFunction], **defaults: object) -> None:
-    """Register input constructors that return the arguments of each class, with ``defaults``.
+    """Register an input constructor for each class, which returns the arguments that it is given.
 
-    If a default is a function, it computes a missing argument from the other arguments and the
-    training data. BoTorch and Ax always pass ``X_pending``; if the class has no such argument,
-    pending points are an error.
+    ``defaults`` are values for arguments of the classes that are not given. If a default is a
+    function ``f``, it is called as ``f(arguments, training_data)`` when the argument is missing or
+    None, and returns the argument. BoTorch and Ax always pass ``X_pending``. If a class has no such
+    argument, pending points raise ``UnsupportedError``.
     """
     for acqf_class in classes:
         register_once(acqf_class)(_constructor(acqf_class, defaults))
@@ -103,7 +109,7 @@ def _constructor(
 
 
 def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> Tensor:
-    """The best observed value of a model's only outcome, after ``posterior_transform``."""
+    """The best observed value of the only outcome, after ``given["posterior_transform"]``."""
     ((_, values),) = _observations([given["model"]], training_data)
     if (transform := given["posterior_transform"]) is not None:
         values = transform.evaluate(values.unsqueeze(-1))
@@ -113,7 +119,8 @@ def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> 
 def _num_observations(_: Mapping[str, Any], training_data: TrainingData) -> int:
     """Number of observations, which is the default seed, since clients such as Ax pass no seed.
 
-    Between two proposals this number or the number of pending points grows, which changes the draw.
+    Between two proposals the number of observations or of pending points grows. The draw depends on
+    both, so each proposal uses a new draw.
     """
     several = training_data.values() if isinstance(training_data, dict) else [training_data]
     return sum(len(dataset.X) for dataset in several)
@@ -135,7 +142,7 @@ register_own_arguments(
     best_f=_best_observation,
 )
 register_own_arguments(thompson.DelayedThompsonSampling, seed=_num_observations)
-# These classes have the arguments of BoTorch's classes.
+# These classes have the same arguments as BoTorch's classes, so BoTorch's constructors serve them.
 register_once(noisy.qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(noisy.qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
 
@@ -148,7 +155,7 @@ def construct_inputs_probability_of_feasibility(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Return the arguments, with constraints converted to limits by outcome (`limits_from`)."""
+    """Return the arguments of the class; `limits_from` converts the constraints to limits."""
     arguments = locals()
     pair = arguments.pop("constraints_tuple")
     return {**arguments, "constraints": limits_from(constraints, pair, model.num_outputs)}
@@ -167,10 +174,11 @@ def construct_inputs_constrained_improvement(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Return the arguments, with constraints converted to limits by outcome (`limits_from`).
+    """Return the arguments of the class; `limits_from` converts the constraints to limits.
 
-    ``best_f`` defaults to `best_feasible_observation`. The objective is ``objective_index``, or the
-    outcome of nonzero weight in ``posterior_transform``. A negative weight inverts ``maximize``.
+    ``best_f`` defaults to `best_feasible_observation`. The objective is the outcome with the index
+    ``objective_index``, or the only outcome with a nonzero weight in ``posterior_transform``. If
+    this weight is negative, ``maximize`` is inverted.
     """
     limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     index, weight = _objective(model, objective_index, posterior_transform)
@@ -192,7 +200,7 @@ def construct_inputs_constrained_improvement(
 def _objective(
     model: Model, objective_index: int | None, transform: PosteriorTransform | None
 ) -> tuple[int, float]:
-    """The nonnegative index of the objective, and its weight in ``transform`` (1 without one)."""
+    """The nonnegative index of the objective, and its weight in ``transform`` (1 if it is None)."""
     num, index, weight = model.num_outputs, objective_index, 1.0
     if transform is not None:
         if not isinstance(transform, ScalarizedPosteriorTransform):
@@ -222,12 +230,14 @@ def _objective(
 def limits_from(
     constraints: Constraints, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
 ) -> dict[int, Limits]:
-    """Return checked limits by outcome, from ``constraints`` or from ``constraints_tuple``.
+    """Return checked limits of outcomes, by index, from ``constraints`` or ``constraints_tuple``.
 
-    ``constraints_tuple`` contains ``A``, ``k x m``, and ``b``, ``k x 1``, for ``A y <= b`` with one
-    outcome in each row. The narrowest limit of an outcome is used. (BoTorch uses the last limit.)
+    ``constraints`` is used if it is a mapping. Otherwise ``constraints_tuple`` is a pair of ``A``,
+    ``k x m``, and ``b``, ``k x 1``, for the constraints ``A y <= b`` on the ``m`` outcomes ``y``.
+    Each row of ``A`` must have one nonzero weight. If several rows limit an outcome from the same
+    side, the narrowest limit is used. (BoTorch uses the limit in the last row.)
     """
-    if isinstance(constraints, Mapping):  # otherwise functions of samples, from Ax, or None
+    if isinstance(constraints, Mapping):  # otherwise None, or functions from Ax
         return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(
@@ -261,12 +271,12 @@ def best_feasible_observation(
 ) -> Tensor:
     """The best observed value of the objective at points where all constraints held.
 
-    If outcomes were observed at different points, a point is feasible if each constraint was
-    observed at it and held each time. If no observation is feasible, the result is a value that is
-    almost surely worse than the objective, as in BoTorch: the smallest ``mean - 6 std`` (greatest
-    ``mean + 6 std`` when minimising) over the observed points and 32 points around them, or 0 if 0
-    is worse. Then the probability of feasibility dominates the acquisition function. Each of the
-    ``members`` is a model of one outcome.
+    If outcomes were observed at different points, a point is feasible if each constrained outcome
+    was observed at it and met its limits each time. If no observation is feasible, the result is a
+    value that is almost surely worse than the objective, as in BoTorch: the smallest posterior
+    ``mean - 6 std`` (greatest ``mean + 6 std`` when minimising) over the observed points and 32
+    points around them, or 0 if 0 is worse. Then the probability of feasibility dominates the
+    acquisition function. The ``members`` are models of one outcome each, in the order of outcomes.
 
     Warns:
         BotorchWarning: If no observation is feasible.
@@ -292,7 +302,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     ]
     if len(observed) == len(members):
         return observed
-    # The data sets do not match the models, so use the models' training data.
+    # The data do not have one column per model, so use the models' own training data.
     observed = []
     for base in map(observed_process, members):
         X = raw_train_inputs(base)
@@ -305,7 +315,10 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
 
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
-    """For each row of ``X``, whether the outcome was observed there, always within its limits."""
+    """Return, for each row of ``X``, whether an outcome was observed there and met its limits.
+
+    If it was observed several times, it must have met the limits each time.
+    """
     places, values = observed
     holds = values.clamp(*limits) == values
     if torch.equal(X, places):
@@ -316,7 +329,10 @@ def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
-    """A value that the outcome is almost surely better than, around the points ``X``."""
+    """A value that is almost surely worse than the outcome at and around the points ``X``.
+
+    Worse means less, or greater if ``maximize`` is False.
+    """
     low, high = X.aminmax(dim=-2)
     margin = 0.1 * (high - low)
     around = draw_sobol_samples(torch.stack([low - margin, high + margin]), n=32, q=1, seed=0)

@@ -1,11 +1,13 @@
 r"""Noisy expected improvement and hypervolume improvement with cached roots of covariances.
 
 BoTorch's noisy acquisition functions compare samples at new points with samples at the baseline,
-which contains all points evaluated so far. They factor the joint covariance at the baseline once.
-Each evaluation only adds the rows of the new points [Daulton2021nehvi]. A `CalibratedPosterior` is
-not normal, but its joint samples are functions of two paths of an underlying Gaussian posterior.
-The functions in this module cache the root of this Gaussian posterior. The outcomes of a
-`CalibratedModelList` are independent, and each outcome has its own root.
+which contains all points evaluated so far. They compute a root (Cholesky factor) of the covariance
+at the baseline once, and each evaluation only adds the rows of the new points [Daulton2021nehvi].
+
+A `CalibratedPosterior` is not normal, but its joint samples are functions of two independent sample
+paths of one Gaussian posterior: the uncalibrated objective, and a path in the role of the noise.
+The classes in this module cache the root of the covariance of this Gaussian posterior. The outcomes
+of a `CalibratedModelList` are independent, and each outcome has its own root.
 
 .. [Ament2023logei]
     S. Ament, S. Daulton, D. Eriksson, M. Balandat and E. Bakshy. Unexpected improvements to
@@ -45,16 +47,18 @@ from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
-# A private function of BoTorch, which is replaced below if it exists.
+# A private function of BoTorch that estimates the value for infeasible points. If it exists, it is
+# replaced below by `_of_same_draws`.
 _NAME = "_estimate_objective_lower_bound"
 _of_new_draws: Any = getattr(utils, _NAME, None)
 
 
 def _of_same_draws(*args: Any, **named: Any) -> Any:
-    """BoTorch's value for infeasible points, with the same draws in each call for our models.
+    """BoTorch's value for infeasible points; for models of this package, with the same draws.
 
-    Without a cached root, BoTorch's classes estimate this value again in each evaluation, so a
-    search would follow the noise of the estimate. No argument or method overrides the estimate.
+    Without a cached root, BoTorch's classes estimate this value from new draws in each evaluation,
+    so a search would follow the noise of the estimate. The function itself is replaced, since no
+    argument or method of these classes overrides the estimate.
     """
     is_ours = isinstance(named.get("model"), (WrapperModel, CalibratedModelList))
     with random_stream(0, named["X"].device) if is_ours else nullcontext():
@@ -66,7 +70,7 @@ if _of_new_draws is not None:
 
 
 def keeps_roots(model: Model) -> bool:
-    """Whether roots can be cached for all outcomes of a calibrated model or a BoTorch model."""
+    """Whether the covariance roots at a baseline can be cached for all outcomes of a model."""
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):
@@ -78,12 +82,13 @@ def keeps_roots(model: Model) -> bool:
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
-    """Extends BoTorch's cached root to the Gaussian processes of calibrated posteriors."""
+    """Mixin that extends BoTorch's cached root to the Gaussian posteriors of calibrated models."""
 
     _root_is_kept: bool
-    # Whether the root belongs to a calibrated posterior. BoTorch extends Gaussian roots itself.
+    # Whether the cached root belongs to a calibrated posterior, so that `_samples_from_root` must
+    # extend it to new points. BoTorch's own methods extend the roots of Gaussian posteriors.
     _root_is_ours = False
-    _baseline_L: Any  # a tensor in BoTorch's classes
+    _baseline_L: Any  # the cached root, or a list with one root per outcome
     model: Any
     q_in: int
     sampler: MCSampler
@@ -92,7 +97,8 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def __init__(
         self, model: Model, X_baseline: Tensor, *, cache_root: bool | None = None, **kwargs: Any
     ) -> None:
-        # BoTorch's constructor uses these points before it calls `set_X_pending`.
+        # BoTorch's constructor uses both kinds of points before it calls `set_X_pending`, so both
+        # are checked here.
         if check_finite("X_baseline", X_baseline).dim() < 2:
             raise BotorchTensorDimensionError(
                 f"`X_baseline` must have shape r x d, got {tuple(X_baseline.shape)}."
@@ -105,7 +111,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "give `CalibratedModelList(*model.models)`, or use BoTorch's own acquisition "
                 "function if some of the models are not supported there."
             )
-        # The base samples of a ListSampler do not fit the cached root.
+        # A ListSampler has separate base samples for each outcome, which do not fit cached roots.
         sampler = kwargs.get("sampler")
         possible = keeps_roots(model) and not isinstance(sampler, ListSampler)
         if cache_root and not possible:
@@ -142,9 +148,12 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         return root(posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
-        """Samples ``sample_shape x batch_shape x q x m`` at ``X``, ``batch_shape x q x d``."""
+        """Samples ``sample_shape x batch_shape x q x m`` of all outcomes, from the extended root.
+
+        ``X`` are the new points, ``batch_shape x q x d``.
+        """
         sampler, baseline = self.sampler, self.X_baseline
-        # The hypervolume has no transform.
+        # The class for hypervolumes has no posterior transform.
         transform = getattr(self, "posterior_transform", None)
         posterior_of = partial(self.model.posterior, posterior_transform=transform)
 
@@ -152,7 +161,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
             return posterior_of(torch.cat([match_batch_shape(baseline, X), X], dim=-2))
 
         posterior = posterior_of(X, baseline=baseline)
-        q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many transform
+        q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many input transform
         if self.q_in != q_in:
             self._set_sampler(q_in, joint_posterior())
         try:
@@ -173,19 +182,23 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     r"""Log noisy expected improvement of calibrated models, with cached roots, by sampling.
 
     The value is ``log E[max_j f~(x_j) - max_i f~(x_i)]+`` for ``q`` new points ``x_j`` and the
-    points ``x_i`` evaluated so far. The expectation is over joint samples of the calibrated
-    posterior, and the objective is maximised. Arguments, and values for the same samples, are the
-    same as in BoTorch's ``qLogNoisyExpectedImprovement`` [Ament2023logei]. For models outside
-    BoTorch, BoTorch's class factors the joint covariance in each evaluation.
+    points ``x_i`` evaluated so far (or pending, unless ``incremental=False``). The expectation is
+    over joint samples of the objective ``f~`` from the calibrated posterior, and the objective is
+    maximised. Arguments, and values for the same samples, are the same as in BoTorch's
+    ``qLogNoisyExpectedImprovement`` [Ament2023logei].
 
-    Additional pending points extend the root. If the root cannot be extended, a ``BotorchWarning``
-    is issued, and samples are drawn without the root.
+    The root (Cholesky factor) of the covariance at the points ``x_i`` is cached, and each
+    evaluation extends it to the new points. BoTorch's class caches roots for BoTorch's own models
+    only; for other models it factors the joint covariance in each evaluation. If the root cannot be
+    extended, a ``BotorchWarning`` is issued, and samples are drawn without the root.
 
     Args:
         model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
             objectives of several outcomes), or a BoTorch model.
-        X_baseline: Points evaluated so far, ``r x d``, without gradients if the root is cached.
-        cache_root: Whether to cache the root (default: True if all parts of the model support it).
+        X_baseline: Points evaluated so far, ``r x d``. If the root is cached, values have no
+            gradients with respect to these points.
+        cache_root: Whether to cache the root (default: True if the models of all outcomes and the
+            sampler support it). If True but unsupported, a ``BotorchWarning`` is issued.
         kwargs: Other arguments of BoTorch's class.
 
     Raises:
@@ -198,7 +211,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     """
 
     def _init_baseline(self, *args: Any, **kwargs: Any) -> None:
-        # Avoids BoTorch's warning that it does not support the model.
+        # BoTorch would warn that it does not support the model, although this class does.
         super()._init_baseline(*args, **{**kwargs, "cache_root": None})
 
     def _get_samples_and_objectives(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,17 +226,20 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
 ):
     r"""Log noisy expected hypervolume improvement of calibrated models, with cached roots.
 
-    The value is the logarithm of the expected increase of the hypervolume that the evaluated points
-    dominate above a reference point. The expectation is over joint samples of the posteriors.
-    All objectives are maximised. Arguments, and values for the same samples, are the same as in
-    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei].
+    The value is the logarithm of the expected increase, due to the new points, of the hypervolume
+    that the evaluated points dominate above a reference point. The expectation is over joint
+    samples of the posteriors. All objectives are maximised. Arguments, and values for the same
+    samples, are the same as in BoTorch's ``qLogNoisyExpectedHypervolumeImprovement``
+    [Daulton2021nehvi, Ament2023logei]. `qLogCalibratedNoisyExpectedImprovement` explains cached
+    roots, and lists further errors.
 
     Args:
         model: A `CalibratedModelList`, or a BoTorch model.
         ref_point: The reference point of the ``m`` objectives, in their units.
         X_baseline, cache_root: See `qLogCalibratedNoisyExpectedImprovement`.
-        kwargs: Other arguments of BoTorch's class. Use ``max_iep`` instead of
-            ``cache_pending=False``, which fails in BoTorch.
+        kwargs: Other arguments of BoTorch's class. ``cache_pending=False``, which fails in BoTorch,
+            raises ``InputDataError``; with ``max_iep=n`` up to ``n`` pending points are evaluated
+            together with the new points instead.
 
     Example:
         >>> gps = SingleTaskGP(X, torch.cat([Y, -Y], dim=-1))

@@ -31,16 +31,20 @@ class PendingPoints(AcquisitionFunction):
 
     ``X_pending`` can be set by `set_X_pending` or as an attribute, since BoTorch does both.
     ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
-    points one after another and then evaluate all of them together, as ``q x d``. The result is
-    then the sum over the points, where each point is evaluated with the earlier points pending. If
-    values are logarithms, the result is the logarithm of the sum. It has no gradient.
+    points one after another and then evaluate all of them together, as ``q x d``. For such an input
+    the result is the sum over the points, where each point is evaluated with the earlier points
+    pending. If values are logarithms, the result is the logarithm of the sum. The input must not
+    require gradients.
     """
 
     _X_pending: Tensor | None = None
     _log = False  # whether values are logarithms
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values ``b`` at points ``b x 1 x d``, or one value, of shape 1, for points ``q x d``."""
+        """Values ``b`` at points ``b x 1 x d``.
+
+        For points ``q x d`` the result is the sum described in the class docstring, of shape 1.
+        """
         if X.dim() != 2 or len(X) == 1 or X.requires_grad:
             values: Tensor = super().__call__(X)
             return values
@@ -56,7 +60,7 @@ class PendingPoints(AcquisitionFunction):
 
     @property  # type: ignore[override]
     def X_pending(self) -> Tensor | None:
-        """Points under evaluation, ``n x d``, or None."""
+        """Points under evaluation, ``n x d``; None if there are none, or an empty tensor is set."""
         return self._X_pending
 
     @X_pending.setter
@@ -71,25 +75,29 @@ class PendingPoints(AcquisitionFunction):
         """Set the points under evaluation, ``n x d``, or clear them if ``X_pending`` is None.
 
         Raises:
-            UnsupportedError: If the model does not support pending points. The state is unchanged.
+            UnsupportedError: If the model does not support pending points. The points that were set
+                before remain.
         """
         self.X_pending = X_pending
 
     @abstractmethod
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Adapt the state to finite points ``n x d`` or None; an error must leave it unchanged."""
+        """Adapt the attributes to pending points, finite and ``n x d``, or to None (no points).
+
+        If the method raises an error, the attributes must be unchanged.
+        """
 
 
 @torch.no_grad()
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
     """Condition each model on ``num_fantasies`` draws of its outcomes at pending points.
 
-    Each model must have one output and no batch dimensions. The batch dimension of the results
-    contains the fantasies. The seed of the draws is fixed.
+    ``X_pending`` is ``n x d``. Each model must have one output and no batch dimensions. The results
+    have the batch shape ``num_fantasies``. The seed is fixed, so each call makes the same draws.
     """
-    # All models share one quasi-random sequence, so that outcomes of different models are
-    # independent. Separate sequences have correlations of 0.3 to 0.9 for any seeds, since
-    # scrambling keeps the order of points.
+    # All models share one Sobol sequence, so that outcomes of different models are independent.
+    # Separate sequences have correlations of 0.3 to 0.9 for any seeds, since scrambling keeps the
+    # order of points.
     parts = []
     for model in models:
         X = _checked(model, X_pending)
@@ -107,7 +115,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
 
 def _checked(model: Model, X_pending: Tensor) -> Tensor:
-    """Check the model and the points; return the points with all columns, including the task."""
+    """Check the model and the points; return the points, with the task feature if there is one."""
     if batch_shape_of(model):
         raise UnsupportedError(
             "`X_pending` needs a model without batch dimensions. For an ensemble, use a Monte "

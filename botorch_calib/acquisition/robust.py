@@ -1,7 +1,8 @@
 """Acquisition functions for uncontrolled contexts whose distribution is only approximately known.
 
 The value of a decision ``x`` is the worst expectation of a function ``u(x, c)`` over an ambiguity
-set of distributions of the context ``c``. Points ``b x 1 x d_x`` are decisions without contexts.
+set of distributions of the context ``c``. The functions take decisions ``b x 1 x d_x`` without
+columns of contexts, and evaluate ``u`` at the contexts of a `ContextDistribution`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from botorch_calib.robust.sets.wasserstein import WassersteinBall
 class ContextRobustFunction(PendingPoints, ABC):
     """Base class of acquisition functions that are worst-case expectations over an ambiguity set.
 
-    A subclass implements `_build`, which returns the function ``u(x, c)`` for each evaluation.
+    A subclass implements `_build`, which returns the function ``u(x, c)`` of a decision and a
+    context whose expectation is taken.
     Pending points are not supported, as their contexts are unknown. ``model`` may be None;
     `RobustUpperConfidenceBound` explains the other arguments.
     """
@@ -88,10 +90,11 @@ class ContextRobustFunction(PendingPoints, ABC):
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
-        """Return the terms of the Lipschitz bound, for `optimize_robust`, or None without a bound.
+        """Return the parts of ``E u(x, c) - radius max_c |grad_c u(x, c)|`` for `optimize_robust`.
 
-        Only a `WassersteinBall` with ``method="lipschitz"`` and a positive radius has this bound.
-        ``bounds``, ``2 x d_x``, determine the number of columns, the dtype and the device.
+        The result is None unless the set is a `WassersteinBall` with ``method="lipschitz"`` and a
+        positive radius, as other values do not have this form. ``bounds``, ``2 x d_x``, determine
+        the number of decision columns, the dtype and the device.
         """
         ball = self.ambiguity
         if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
@@ -114,7 +117,10 @@ class ContextRobustFunction(PendingPoints, ABC):
         )
 
     def _contexts_at(self, X: Tensor) -> ContextDistribution:
-        """Check the columns of decisions ``X``; return the contexts in its dtype, on its device."""
+        """Check the number of columns of decisions ``X``, ``... x d_x``, and return the contexts.
+
+        The contexts have the dtype and the device of ``X``.
+        """
         if self.num_columns is not None:
             width = self.num_columns - self.contexts.points.shape[-1]
             if X.shape[-1] != width:
@@ -127,7 +133,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
     def contextual_function(self, X: Tensor) -> ContextualFunction:
-        """Build the function ``u(x, c)`` for decisions ``X``, ``... x d_x``."""
+        """Build the function ``u(x, c)``; only the number of columns of ``X`` is used."""
         width = self.num_columns or X.shape[-1] + self.contexts.points.shape[-1]
         return self._build(self._columns(width))
 
@@ -150,10 +156,10 @@ class RobustAcquisition(ContextRobustFunction):
 
     Args:
         acquisition: The function to be maximised. It maps ``N x 1 x d`` to values ``N``, and each
-            value depends on one row only. (If the set needs gradients with respect to contexts, the
-            derivatives of their norms with respect to decisions are computed by finite differences.
-            BoTorch's Monte Carlo functions vary too fast for finite differences, so they must be
-            twice differentiable in their inputs.)
+            value depends on one row only. (``WassersteinBall(method="lipschitz")`` needs the
+            norms of gradients with respect to contexts. The derivatives of these norms with respect
+            to decisions are computed by finite differences. BoTorch's Monte Carlo functions vary
+            too fast for finite differences, so they must be twice differentiable.)
         ambiguity, contexts: See `RobustUpperConfidenceBound`.
 
     Raises:
@@ -178,7 +184,7 @@ class RobustAcquisition(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         scale = None
-        if not isinstance(self.acquisition, MCSamplerMixin):  # Monte Carlo values vary faster
+        if not isinstance(self.acquisition, MCSamplerMixin):  # see the class docstring
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
             scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
@@ -188,8 +194,9 @@ class RobustAcquisition(ContextRobustFunction):
 class RobustUpperConfidenceBound(ContextRobustFunction):
     """Worst-case expectation of an upper confidence bound over a set of context distributions.
 
-    The bound is ``mu + sqrt(beta) sigma``, with ``beta`` as in BoTorch. It has a closed form for
-    exact Gaussian processes with a stationary radial kernel (see
+    The bound is ``mu + sqrt(beta) sigma``, with the posterior mean ``mu`` and standard deviation
+    ``sigma`` at a joint input, and ``beta`` as in BoTorch. It has a closed form for exact Gaussian
+    processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
     `CalibratedModel` or both. For other models the bound is computed from the posterior.
 
@@ -207,10 +214,12 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         ambiguity: The set of distributions of the context. A schedule of its radius is evaluated in
             the constructor, at the model's number of observations, without pending points.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
-            which define an empirical distribution in the last columns of the model's inputs. A
-            `ContextDistribution` can name other columns, and points for a Lipschitz constant.
+            which define an empirical distribution and belong to the last columns of the model's
+            inputs. A `ContextDistribution` can name other columns, and points at which a Lipschitz
+            constant is computed.
         maximize: If False, the bound is ``-mu + sqrt(beta) sigma``.
-        posterior_transform: Affine transform of the outcome. The closed form does not support it.
+        posterior_transform: Affine transform of the outcome. If it is given, the closed form is
+            not used.
 
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
@@ -251,18 +260,21 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     """Wasserstein distributionally robust upper confidence bound [Micheli2025wdrbo, eq. 13].
 
     The value is ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu +
-    sqrt(beta) sigma``. The class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius,
-    method="lipschitz")``, which explains when the value is a lower bound. (The paper's factor
-    multiplies ``sigma``, so the factor 1.5 in the paper is ``beta=2.25``. The paper's code omits
-    the second term from the gradient.)
+    sqrt(beta) sigma``, for contexts ``c_i`` with weights ``w_i``. If the maximum is over all
+    contexts, the value is a lower bound of the expectation of ``u`` under each distribution in the
+    ball. The class is `RobustUpperConfidenceBound` with ``WassersteinBall(radius,
+    method="lipschitz")``. (The paper's factor multiplies ``sigma``, so the factor 1.5 in the paper
+    is ``beta=2.25``. The paper's code omits the second term from the gradient.)
 
     Args:
         model, beta, maximize, posterior_transform: See `RobustUpperConfidenceBound`.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
         contexts: The centre of the ball, see `RobustUpperConfidenceBound`.
-        lipschitz_contexts: Contexts ``M' x d_c`` for the maximum of the gradient norm, at which the
-            model is evaluated, too (default: the Lipschitz points of ``contexts``, or its atoms).
+        lipschitz_contexts: Contexts ``M' x d_c`` over which the gradient norm is maximised, in a
+            second evaluation of the model (default: the ``lipschitz_points`` of ``contexts``, or
+            the atoms if there are none). If the atoms are samples, the value may exceed the worst
+            case.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
@@ -300,7 +312,10 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
 
 
 def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:
-    """Return the set, with a scheduled radius evaluated at the model's number of observations."""
+    """Return the set; a radius that is a schedule is evaluated at the number of observations.
+
+    Pending points are not counted. If the number is unknown, ``UnsupportedError`` is raised.
+    """
     if not ambiguity.is_scheduled:
         return ambiguity
     inputs = raw_train_inputs(observed_process(model))  # without pending points

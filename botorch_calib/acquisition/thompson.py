@@ -39,17 +39,18 @@ JITTER = 1e-9
 class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     """Thompson sampling under delayed feedback (GP-TS-SDF), [Verma2022]_, eq. 3.
 
-    The value is one draw from ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
-    ``f`` from the model's posterior. Each query needs a new instance with a new ``seed``. Without a
-    window ``nu = sqrt(beta)``, and with ``beta = 1`` this is ordinary Thompson sampling. It is then
-    called asy-TS for a model that ignores pending points, and GP-BTS for a `CensoredDelayModel`
-    with ``imputation="hallucinate"``.
+    The value is one draw from ``GP(mu, nu^2 sigma^2)``, with the posterior mean ``mu``, the
+    posterior variance ``sigma^2`` and the multiplier ``nu`` of `DelayedUpperConfidenceBound`:
+    ``mu(x) + nu (f(x) - mu(x))`` for one draw ``f`` from the posterior. Each query needs a new
+    instance with a new ``seed``. Without ``X_window``, ``nu = sqrt(beta)``. If ``beta`` is also 1,
+    this is ordinary Thompson sampling, which is called asy-TS for a model that ignores pending
+    points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
     On a continuous domain the draw is a differentiable function, made by pathwise conditioning of a
     prior draw with 1024 random features. Over ``choices`` the draw is an exact joint draw.
 
-    With a calibrated model ``nu`` widens the distribution about its mean. The proof that ``nu``
-    covers the bias of censoring applies to Gaussian processes only.
+    With a calibrated model ``nu`` widens the calibrated distribution about its mean. The proof that
+    ``nu`` covers the bias of the mean due to censored queries applies to Gaussian processes only.
 
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain it must
@@ -59,14 +60,15 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         beta, X_window, feedback_bound, X_pending: See `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
-        seed: Seed of the draw. The draw also depends on the number of ``X_pending``, and on whether
-            the device is a GPU.
+        seed: Seed of the draw. The draw also depends on the number of points in ``X_pending``, and
+            on whether the device is a GPU.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
 
     Raises:
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble, or
-            does not accept ``X_pending``. Without ``choices``, if it has no pathwise draws.
+            does not accept ``X_pending``. Without ``choices``, if pathwise conditioning does not
+            support the model.
         InputDataError: If the function is evaluated at a point that is not one of ``choices``.
 
     Example:
@@ -142,21 +144,22 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     """Draw one function from the posterior, with deviations from the mean multiplied by ``nu``.
 
-    The function maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome. It is
-    drawn by pathwise conditioning (Wilson et al., Pathwise conditioning of Gaussian processes, JMLR
-    2021). If the prior covariance and the noise variance are multiplied by ``nu^2``, the posterior
-    mean is unchanged, and deviations from it are multiplied by ``nu``. For a calibrated model,
-    which has no such prior, deviations of the draw from the calibrated mean are multiplied.
+    ``nu`` is a scalar tensor. The function maps ``batch_shape x n x d`` to ``batch_shape x n``, in
+    units of the outcome. It is drawn by pathwise conditioning (Wilson et al., Pathwise conditioning
+    of Gaussian processes, JMLR 2021). If the prior covariance and the noise variance are multiplied
+    by ``nu^2``, the posterior mean is unchanged, and deviations from it are multiplied by ``nu``.
+    For a calibrated model, which has no such prior, deviations of the draw from the calibrated mean
+    are multiplied.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
-    # For a calibrated model, `draw_matheron_paths` calls a function of this package, which copies
-    # the hyperparameters of the process itself.
+    # A draw uses the hyperparameters of the process, so it uses a copy that later fits do not
+    # change. For a calibrated model, this package's method of `draw_matheron_paths` makes the copy.
     drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
 
     def weights(shape: Size) -> Tensor:
-        # BoTorch moves the weights to the device of the features.
+        # Drawn on the CPU, since BoTorch moves the weights to the device of the features.
         return factor.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
     try:
@@ -191,13 +194,17 @@ class _Widened(Module):
 
 
 def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., pathwise.SamplePath]:
-    """Return a function that conditions draws on data; draws and noise are scaled by ``nu``."""
+    """Return a function that conditions a prior draw, scaled by ``nu``, on the training data.
+
+    The noise is also scaled by ``nu``. The covariance is factored once.
+    """
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(points, shape=points.shape[:-1])
     return partial(
         pathwise.gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),
-        # A factor ``nu^2`` of prior and noise variances cancels in ``k(x) (K + noise)^{-1}``.
+        # Not scaled: ``nu^2`` would cancel in ``k(x) (K + noise)^{-1}``, with the prior covariances
+        # ``k(x)`` of a point with the training points, and ``K`` of the training points.
         scale_tril=(gp.covar_module(points) + noise).cholesky(),
     )
 
@@ -215,7 +222,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     covariance = posterior.distribution.covariance_matrix.double()
     jitter = JITTER * covariance.diagonal().amax()
     root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(X)).to(jitter))
-    if failed:  # the matrix of many close points may be indefinite despite the jitter
+    if failed:  # many close points: indefinite despite the jitter, so drop eigenvalues below 0
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
     # Drawn on the CPU, so that the numbers do not depend on the device

@@ -29,8 +29,10 @@ def batched_searches(
     """Search from each of ``starts``, ``b x 1 x d``; returns the points found, ``b x 1 x d``.
 
     The points are the same as with separate searches. ``search`` takes a start ``1 x 1 x d`` and a
-    list of functions of such a point, which can be differentiated once. It runs in one thread per
-    start. The calling thread evaluates the ``functions``.
+    list of functions, and returns the point found, ``1 x 1 x d``. The list contains a counterpart
+    of each of ``functions``, which maps a point ``1 x 1 x d`` to a value of shape ``1``, and can be
+    differentiated once. ``search`` runs in one thread per start. The calling thread evaluates
+    ``functions`` at the current points of all threads together.
     """
     asked: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
     answers: list[SimpleQueue[Answer | None]] = [SimpleQueue() for _ in starts]
@@ -55,11 +57,11 @@ def batched_searches(
                     else:
                         points[who] = X
                 if running:
-                    order = sorted(points)  # the order of rows must not depend on timing
+                    order = sorted(points)  # so that the order of rows does not depend on timing
                     found = _evaluated(functions, torch.cat([points[who] for who in order]))
                     for who, answer in zip(order, found, strict=True):
                         answers[who].put(answer)
-        finally:  # after an error, end the searches that still wait
+        finally:  # after an error, None makes the searches that still wait fail
             for each in answers:
                 each.put(None)
     return torch.cat([end.result() for end in ends])
@@ -96,7 +98,7 @@ class _Asker:
             self._ask(self._point)
             self._answer = self._answers.get()
         if self._answer is None:
-            self._answers.put(None)  # the next call must fail, too
+            self._answers.put(None)  # so that the next call fails, too
             raise RuntimeError("The evaluation has failed.")
         value, gradient = self._answer[place]
         return value + ((X - point) * gradient).sum(dim=(-2, -1))

@@ -11,7 +11,10 @@ import torch
 
 @contextmanager
 def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global random numbers, on the CPU and a CUDA device, within a context."""
+    """Seed torch's global random numbers within a ``with`` block, and restore their state after it.
+
+    The numbers on the CPU are seeded, and those on ``device`` if it is a CUDA device.
+    """
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -23,5 +26,5 @@ def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derived_seed(seed: int, *numbers: int) -> int:
-    """Derive a seed from ``seed`` and ``numbers``; other arguments give independent streams."""
+    """Derive a seed from ``seed`` and ``numbers``; different arguments give independent streams."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0])

@@ -19,7 +19,7 @@ LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
 _LINE = "triples `(indices, coefficients, rhs)`, two tensors and a number"
 
-# Standard deviations of samples around good points, in widths of the box.
+# Standard deviations of the points that `Region.around` draws, in widths of the box
 _SPREADS = (0.1, 0.01)
 # Number of points that are drawn from the box for each requested point of the region
 _OVERSAMPLED = 16
@@ -31,9 +31,11 @@ _BURN_IN = 200
 class Region:
     """A box with linear inequality and equality constraints; a fixed column has equal bounds.
 
-    Equal bounds replace the ``fixed_features`` of BoTorch's functions, so that all functions are
-    evaluated at complete points. (Up to version 0.18.1 BoTorch's search puts fixed values into the
-    argument of a nonlinear constraint twice, see BoTorch's issue 3332.)
+    ``bounds`` is ``2 x d``. ``linear`` and ``equal`` are the ``inequality_constraints`` and
+    ``equality_constraints`` of ``optimize_acqf``. Equal bounds replace the ``fixed_features`` of
+    BoTorch's functions, so that all functions are evaluated at complete points. (Up to version
+    0.18.1 BoTorch's search puts fixed values into the argument of a nonlinear constraint twice, see
+    BoTorch's issue 3332.)
     """
 
     bounds: Tensor
@@ -73,7 +75,10 @@ class Region:
         )
 
     def sample(self, num: int) -> Tensor:
-        """Draw at most ``num`` points ``n x 1 x d`` that are spread over the region."""
+        """Draw points ``n x 1 x d`` that are spread over the region, with ``n <= num``.
+
+        ``n`` is less than ``num`` if some points of a random walk are infeasible.
+        """
         if self.linear is None and self.equal is None:
             return draw_sobol_samples(self.bounds, n=num, q=1)
         # Rejection sampling is far cheaper than a random walk if enough samples are feasible.
@@ -97,7 +102,10 @@ class Region:
         return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
 
     def placed(self, X: Tensor) -> Tensor:
-        """Project ``X`` into the box and onto the equality constraints; drop infeasible points."""
+        """Project points ``b x 1 x d`` into the box and onto the equality constraints.
+
+        Points that violate a constraint after the projection are dropped.
+        """
         X = X.clamp(*self.bounds)
         if self.equal_in_widths:
             lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
@@ -110,9 +118,12 @@ class Region:
         return X[self.allows(X)] if self.linear or self.equal else X
 
     def allows(self, X: Tensor) -> Tensor:
-        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
-        # Check in units of the inputs, as callers do. Check in widths of the box as well, since a
-        # width may be as small as the tolerance.
+        """Return, for each of the points ``b x 1 x d``, whether it meets the linear constraints.
+
+        BoTorch's tolerance applies, both in units of the inputs and in widths of the box.
+        """
+        # Callers check in units of the inputs. If a width is as small as the tolerance, only a
+        # check in widths finds violations.
         return evaluate_feasibility(X, self.linear, self.equal) & evaluate_feasibility(
             self.in_widths(X), self.linear_in_widths, self.equal_in_widths
         )
@@ -124,12 +135,12 @@ class Region:
 
     @cached_property
     def linear_in_widths(self) -> LinearConstraints | None:
-        """The inequality constraints on points of `in_widths`; the largest coefficient is 1."""
+        """The inequality constraints on points of `in_widths`; the largest |coefficient| is 1."""
         return self._in_widths_of(self.linear)
 
     @cached_property
     def equal_in_widths(self) -> LinearConstraints | None:
-        """The equality constraints on points of `in_widths`; the largest coefficient is 1."""
+        """The equality constraints on points of `in_widths`; the largest |coefficient| is 1."""
         return self._in_widths_of(self.equal)
 
     def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
@@ -140,7 +151,8 @@ class Region:
         for indices, coefficients, rhs in lines:
             by_width = coefficients.to(width) * width[indices]
             rest = rhs - (coefficients.to(lower) * lower[indices]).sum()
-            # All coefficients are 0 if a constraint is on fixed columns only.
+            # All coefficients are 0 if a constraint is on fixed columns only; then nothing is
+            # scaled.
             unit = by_width.abs().amax()
             unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
             scaled.append((indices, by_width / unit, float(rest / unit)))
@@ -148,14 +160,18 @@ class Region:
 
 
 def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints | None:
-    """Validate linear constraints, and cast them to the dtype of the bounds; None if none exist."""
+    """Validate linear constraints, and cast them to the dtype of the bounds.
+
+    The result is None if ``lines`` is None or empty. Errors contain ``name``.
+    """
     checked: LinearConstraints = []
     for each in [] if lines is None else check_list(name, lines, _LINE):
         if len(check_list(name, each, _LINE)) != 3 or not (
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)
         ):
             raise InputDataError(f"`{name}` must be a list of {_LINE}, got {each!r} in it.")
-        # In BoTorch's other form an index is a pair of row and column. Here points have one row.
+        # In BoTorch's other form an index is a pair of row and column. Here each point has one
+        # row, so only the column matters.
         columns = each[0] if each[0].dim() == 1 else each[0][:, 1]
         num = bounds.shape[-1]
         if columns.shape != each[1].shape or not ((-num <= columns) & (columns < num)).all():

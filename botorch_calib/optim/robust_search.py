@@ -1,9 +1,10 @@
 """`optimize_robust`: maximises a robust bound whose kinks stop a quasi-Newton search.
 
-The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink at each change of the steepest
-context. Most of its maxima are at kinks, and line searches along the gradient fail there. First a
-smooth form of the bound is maximised roughly, from several starts. Then sequential quadratic
-programming improves the best result in the equivalent form without kinks
+The bound ``E u(x) - radius max_c |grad_c u(x, c)|``, with the expectation ``E u(x)`` over contexts
+``c``, has a kink at each decision ``x`` where the steepest context changes. Most of its maxima are
+at kinks, and line searches along the gradient fail there. First a smooth form of the bound is
+maximised roughly, from several starts. Then sequential quadratic programming improves the best
+result in the equivalent form without kinks
 
     maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
 
@@ -39,14 +40,14 @@ from botorch_calib.optim.scaled_search import (
 Array = npt.NDArray[np.float64]
 
 #: The smooth form replaces the largest gradient norm by ``(sum_i n_i^32)^(1/32)``, where ``n_i``
-#: are the 16 largest gradient norms. It is at most 9 % larger. A closer approximation would take
-#: more steps, and is unnecessary, since the second search is exact.
+#: are the 16 largest gradient norms. This is at most 9 % larger than the largest norm. A closer
+#: approximation would take more steps, and is unnecessary, since the second search is exact.
 SMOOTHING = 1.0 / 32.0
 # Settings of the first, rough search; the tolerance is relative to the spread of the values over
 # the box. BoTorch's own L-BFGS-B requires `factr` to be None with `ftol`. SciPy's L-BFGS-B, which
 # BoTorch calls from SciPy 1.18 on, has no `factr`.
 _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
-# Settings of the second, exact search; the tolerance is relative to the same spread.
+# Settings of the second, exact search; the tolerance is relative to the spread of the values, too.
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 
 
@@ -54,7 +55,8 @@ _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 class LipschitzBound:
     """The parts of the bound ``E u(x) - radius max_c |grad_c u(x, c)|``.
 
-    The method ``lipschitz_bound(bounds)`` of an acquisition function returns it, or None.
+    ``E u(x)`` is the expectation of ``u(x, c)`` over contexts ``c``. The method
+    ``lipschitz_bound(bounds)`` of an acquisition function returns a `LipschitzBound`, or None.
     """
 
     smooth: Callable[[Tensor], Tensor]  # b x 1 x d_x -> b, the smooth form of the bound
@@ -98,7 +100,7 @@ def optimize_robust(
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)
         scale = float(values.std(correction=0))
-        best = values.nan_to_num(-torch.inf).argmax()  # `argmax` alone would return NaN's index
+        best = values.nan_to_num(-torch.inf).argmax()  # alone, `argmax` would find NaN
         if not 0.0 < scale < float("inf"):  # the values are equal, or some are not finite
             return pool[best], values[best]
         climbed = _climbed(parts, bounds, pool, values, num, scale)
@@ -115,7 +117,10 @@ def optimize_robust(
 def _climbed(
     parts: LipschitzBound, bounds: Tensor, pool: Tensor, values: Tensor, num: int, scale: float
 ) -> Tensor:
-    """Maximise the smooth form from ``num`` points of the pool; returns ``num x 1 x d_x``."""
+    """Maximise the smooth form from ``num`` points of ``pool``; returns ``num x 1 x d_x``.
+
+    ``values`` are the values of the bound at the pool, and ``scale`` is their standard deviation.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
         starts, _ = initialize_q_batch(pool, values, num)
@@ -124,7 +129,7 @@ def _climbed(
         warnings.filterwarnings("ignore", "Unknown solver options: factr", OptimizeWarning)
         ends, _ = gen_candidates_scipy(
             starts,
-            # The tolerance is relative to the value, so values are centred and scaled.
+            # SciPy's tolerance is relative to the value, so values are centred and scaled.
             lambda X: (parts.smooth(X) - centre) / scale,  # type: ignore[arg-type]
             lower_bounds=bounds[0],
             upper_bounds=bounds[1],
@@ -134,18 +139,22 @@ def _climbed(
 
 
 def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: float) -> Tensor:
-    """Maximise ``E u(x) - radius t`` subject to ``t >= |grad_c u(x, c)|``; returns ``1 x d_x``.
+    """Maximise ``E u(x) - radius t`` subject to ``t >= |grad_c u(x, c)|`` for all contexts ``c``.
 
-    The search scales the box to the unit cube, and divides values and ``radius t`` by ``scale``.
+    The start and the result are decisions ``1 x d_x``. The search scales the box to the unit cube,
+    and divides values and ``radius t`` by ``scale``.
     """
     lower, width = bounds[0], bounds[1] - bounds[0]
 
     def point(x: Array) -> Tensor:
         return (lower + width * torch.as_tensor(x).to(lower)).unsqueeze(0)
 
-    @lru_cache(maxsize=1)  # SLSQP calls all functions at the same point in turn
+    @lru_cache(maxsize=1)  # SLSQP calls all functions at a point before it moves
     def at(x: bytes) -> tuple[Array, ...]:
-        """Return the scaled expectation, its gradient, the penalties and their gradients."""
+        """Return ``E u``, its gradient, the penalties ``radius |grad_c u|`` and their gradients.
+
+        All of them are divided by ``scale``, and gradients are with respect to the unit cube.
+        """
         with torch.enable_grad():
             X = point(np.frombuffer(x).copy()).requires_grad_()
             value = parts.expectation(X).squeeze()
@@ -159,7 +168,7 @@ def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: 
         )
         return tuple(each.double().cpu().numpy() for each in found)
 
-    # A column of width 0 has no effect on the point.
+    # A column of width 0 has no effect on the point, so its coordinate may be 0.
     x = torch.where(width > 0, (start[0] - lower) / width, 0.0).clamp(0.0, 1.0)
     first = x.double().cpu().numpy()
     with warnings.catch_warnings():

@@ -23,7 +23,7 @@ from botorch_calib.optim.region import LinearConstraints, Region
 # 40 such searches missed the maximum of log expected improvement in six dimensions.
 SEPARATE_STARTS: Final[dict[str, Any]] = {"max_optimization_problem_aggregation_size": 1}
 
-# Number of points for `spread_of_values`
+# Number of points at which `spread_of_values` evaluates the function
 _NUM_SAMPLES = 16
 
 
@@ -45,14 +45,15 @@ def optimize_in_unit_box(
     starts by their class.
 
     ``fixed_features`` maps nonnegative columns to values, which may be outside of the box. The
-    function is never evaluated at other values of these columns. ``linear`` holds constraints in
-    the form of BoTorch's ``inequality_constraints``.
+    function is never evaluated at other values of these columns. ``linear`` contains constraints on
+    unscaled inputs, in the form of BoTorch's ``inequality_constraints``.
     """
     settings: dict[str, Any] = {
         "q": 1,
         "num_restarts": num_restarts,
         "raw_samples": raw_samples,
-        # BoTorch would choose the starts by the class, which is a wrapper here.
+        # BoTorch would infer from the class whether values are nonnegative, which determines the
+        # choice of starts. Here the class is a wrapper, so this is stated.
         "options": {**SEPARATE_STARTS, "nonnegative": is_nonnegative(acqf)},
     }
     held = dict(fixed_features or {})
@@ -69,10 +70,10 @@ def optimize_in_unit_box(
     in_unit_box = InUnitBox(acqf, box, unit)
     if linear is None:
         settings["fixed_features"] = dict.fromkeys(held, 0.0) or None
-    else:  # BoTorch refuses constraints that are only on fixed features
+    else:  # equal bounds fix columns: BoTorch refuses constraints on fixed features only
         region = Region(box, linear)
         settings["inequality_constraints"] = region.linear_in_widths
-        # BoTorch's random walk takes longer than the search.
+        # BoTorch's random walk would take longer than the search, so `Region` draws the points.
         settings["generator"] = lambda n, q, seed: region.in_widths(region.sample(n))
     candidate, value = optimize_acqf(in_unit_box, in_unit_box.bounds, **settings)
     assert value is not None
@@ -82,8 +83,9 @@ def optimize_in_unit_box(
 class InUnitBox(AcquisitionFunction):
     """Wraps an acquisition function: inputs are in the unit cube, values are divided by ``unit``.
 
-    BoTorch's search stops when the gradient is less than 1e-5: at its starts, if inputs range over
-    1e6 or values over 1e-6. The search is also slow if the ranges of the inputs differ.
+    BoTorch's search stops when the gradient is less than 1e-5. If the inputs ranged over 1e6, or
+    the values over 1e-6, the search would stop at its starts. It is also slow if the ranges of the
+    inputs differ.
 
     The attribute ``bounds`` is the unit cube; columns of width 0 are fixed at 0.
     """
@@ -114,10 +116,11 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     one = torch.ones_like(bounds[0, 0])
     if is_logarithm(acqf):
         return one
-    # With a fixed seed, the starts of a search do not depend on this draw.
+    # A fixed seed leaves torch's global random state, and so the starts of a search, unchanged.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
     spread = values.std(correction=0)
-    # Values that are tiny here may be large elsewhere, where a tiny unit would make them overflow.
+    # If values are tiny at these points and large elsewhere, division by a tiny unit would overflow
+    # there, so the unit has a lower limit.
     least = torch.finfo(bounds.dtype).tiny ** 0.25
     unit = spread.clamp_min(least).log2().round().exp2()  # powers of two divide without rounding
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
@@ -132,7 +135,8 @@ def is_logarithm(acqf: object) -> bool:
 def without_search_warnings() -> Iterator[None]:
     """Suppress warnings about why a search stops, for callers that check its result.
 
-    BoTorch overrides warning filters, so all warnings are caught, and other ones are issued again.
+    BoTorch overrides warning filters, so all warnings are caught. At the end of the block, all but
+    instances of ``OptimizationWarning`` are issued again.
     """
     with warnings.catch_warnings(record=True) as caught:
         yield

@@ -24,7 +24,8 @@ from botorch_calib.models.matching_rows import first_appearances
 
 T = TypeVar("T")
 
-# Largest difference between the sum of weights and 1: a few thousand float32 weights pass.
+# Largest accepted difference between the sum of weights and 1. The rounding errors of a few
+# thousand float32 weights are smaller; a larger difference is an error.
 _SUM_TOLERANCE = 1e-5
 
 
@@ -34,7 +35,7 @@ class ContextDistribution:
 
     Some sets (`WassersteinBall`, `TotalVariationBall`, `WorstCase`) can move mass to atoms of
     weight 0, which `with_candidates` adds. `empirical` and `discrete` merge equal atoms; the
-    constructor does not. Tensors are copied. Do not modify the copies.
+    constructor does not. Tensors are copied. Do not modify the copies, since results are cached.
 
     Attributes:
         points: Contexts, ``M x d_c``.
@@ -42,7 +43,8 @@ class ContextDistribution:
         indices: Columns of a model's joint inputs that hold the contexts, in the order of the
             columns of ``points``. Negative indices count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm (None: the atoms). Samples are too few.
+            takes the largest gradient norm (None: the atoms). Few points, such as observed
+            contexts, may miss the largest norm.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -79,7 +81,10 @@ class ContextDistribution:
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
-        """Return the distribution on atoms ``M x d_c`` with weights ``M``, merging equal atoms."""
+        """Return the distribution on atoms ``M x d_c``; equal atoms are merged.
+
+        The ``weights``, ``M``, must sum to 1.
+        """
         given = cls(points, weights)
         kept, inverse = first_appearances(given.points).unique(return_inverse=True)
         if len(kept) == given.num_points:
@@ -94,7 +99,8 @@ class ContextDistribution:
 
         Args:
             samples: Observed contexts, ``n x d_c``.
-            weights: Nonnegative numbers ``n`` with a positive sum (default: equal weights).
+            weights: Nonnegative numbers with a positive sum, ``n``, for example smaller numbers
+                for older samples (default: equal weights).
         """
         check_contexts("samples", samples)
         weights = samples.new_ones(len(samples)) if weights is None else weights
@@ -150,7 +156,8 @@ class ContextDistribution:
             uniform = uniform.to(samples.device)
             sample = samples.double()[(uniform[:, 0] * len(samples)).long()]
             moved = sample + scale * torch.special.ndtri(uniform[:, 1:]) - low.double()
-            # Reflection at both faces is periodic, with a period of twice the width.
+            # Reflection at both faces is periodic, with a period of twice the width, so draws at
+            # any distance from the box are reflected in one step.
             width = (high - low).double()
             phase = torch.remainder(moved, 2 * width)
             inside = torch.minimum(phase, 2 * width - phase).clamp(min=0.0)
@@ -167,7 +174,7 @@ class ContextDistribution:
         Args:
             icdf: The inverse distribution function. It maps ``num_points x dim`` numbers in (0, 1),
                 float64, to contexts ``num_points x d_c``.
-            num_points: Number of draws; powers of 2 balance a Sobol sequence.
+            num_points: Number of draws from a Sobol sequence, which is most even for powers of 2.
             dim: Number of uniform coordinates.
             seed: Seed of the draws.
 
@@ -177,7 +184,7 @@ class ContextDistribution:
         """
         num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
         draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
-        edge = 0.5**32  # draws are multiples of 2^-30, and the normal quantile at 0 is infinite
+        edge = 0.5**32  # a draw is 0 or at least 2^-30, and the normal quantile at 0 is infinite
         points = icdf(draws.clamp(edge, 1 - edge))
         points = check_finite("icdf", check_tensor("icdf", points))
         if points.dim() != 2 or len(points) != num_points:
@@ -187,10 +194,11 @@ class ContextDistribution:
         return cls.empirical(points)
 
     def with_candidates(self, points: Tensor) -> ContextDistribution:
-        """Return the distribution with additional atoms ``m x d_c`` of weight 0, without repeats.
+        """Return the distribution with additional atoms ``points``, ``m x d_c``, of weight 0.
 
-        For example, the exact Wasserstein ball moves mass between atoms only. If the candidates are
-        a grid, it can move mass to any point of the grid.
+        Points that are atoms already, and repeated points, are left out. For example, the exact
+        Wasserstein ball moves mass between atoms only. If the additional atoms are a grid, it can
+        move mass to any point of the grid.
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])
@@ -208,7 +216,7 @@ class ContextDistribution:
         return replace(self, indices=indices)
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
-        """A copy with the given `lipschitz_points`. Denser points make the bound more reliable."""
+        """A copy with the given `lipschitz_points`. Denser points miss less of the largest norm."""
         return replace(self, lipschitz_points=points)
 
     @property
@@ -243,7 +251,7 @@ class ContextDistribution:
         )
 
     def memo(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return ``compute()``, cached by ``key``; it must depend on this distribution only."""
+        """Return ``compute()``, cached by ``key``; the result must depend on ``self`` only."""
         if key not in self._memo:
             with torch.no_grad():
                 self._memo[key] = compute()
@@ -270,7 +278,7 @@ def check_weights(weights: Tensor, num_points: int) -> Tensor:
 
 
 def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistribution:
-    """Return ``contexts`` if they are a distribution, else the empirical one of ``n x d_c``."""
+    """Return a distribution unchanged, or the empirical distribution of contexts ``n x d_c``."""
     if isinstance(contexts, ContextDistribution):
         return contexts
     return ContextDistribution.empirical(check_contexts("contexts", contexts))
@@ -286,7 +294,7 @@ def check_contexts(name: str, contexts: Tensor) -> Tensor:
 
 
 def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
-    """Euclidean distances ``a x b`` between the rows of ``a x d`` and ``b x d``.
+    """Euclidean distances ``a x b`` between the rows of ``A``, ``a x d``, and ``B``, ``b x d``.
 
     They are computed from differences of rows. The faster formula ``|a|^2 - 2 a'b + |b|^2`` loses
     half of the digits for close rows, which matter most for kernels and transport costs.

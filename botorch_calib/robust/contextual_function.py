@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
-# Lower limit of norms in denominators, which keeps the direction of a zero gradient finite
+# Lower limit of norms in denominators, with which the direction of a zero gradient is 0, not NaN
 _TINY = 1e-30
-# Number of largest norms in a smooth maximum
+# Number of the largest gradient norms that enter a smooth maximum; smaller norms are ignored
 _LARGEST = 16
 
 
@@ -34,7 +34,8 @@ class _WithJacobian(Function):
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
     """Return ``values``, ``b`` or ``b x M``, with a given Jacobian with respect to ``X``.
 
-    Row ``i`` depends only on row ``i`` of ``X``, so ``jacobian`` is ``b x d`` or ``b x M x d``.
+    Row ``i`` of the values depends only on row ``i`` of ``X``, ``b x d``, so ``jacobian`` has the
+    shape ``b x d`` or ``b x M x d``. The result can be differentiated once.
     """
     return _WithJacobian.apply(X, values, jacobian)
 
@@ -44,7 +45,7 @@ class ContextualFunction(ABC):
 
     `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` wraps any function of joint
     inputs. Derivatives are computed together with the values, in chunks that limit the memory.
-    Results are differentiable once, with respect to ``X`` only.
+    Results are differentiable once, with respect to the decisions ``X`` only.
     """
 
     chunk = 2048  # number of pairs whose second derivatives are computed together
@@ -58,7 +59,7 @@ class ContextualFunction(ABC):
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """Values as in `__call__`, and their gradients with respect to contexts, ``b x M x d_c``.
 
-        The gradients have no graph.
+        The gradients are without a graph, so they cannot be differentiated again.
         """
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
@@ -76,10 +77,10 @@ class ContextualFunction(ABC):
         """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` at each decision.
 
         The steepness has the shape ``b``. The maximum is over ``steepness_contexts``, ``M' x d_c``
-        (default: ``contexts``). Its derivative with respect to ``x`` is the derivative of the norm
-        at the maximising context (Danskin's theorem). With ``smoothing`` in (0, 1], the maximum is
-        replaced by a vector norm of order ``1 / smoothing`` of the 16 largest gradient norms. With
-        ``smoothing = 1`` this is their sum.
+        (default: ``contexts``). The derivative of the maximum with respect to ``x`` is the
+        derivative of the norm at the maximising context (Danskin's theorem). With ``smoothing`` in
+        (0, 1], the maximum is replaced with the vector norm of order ``1 / smoothing`` of the 16
+        largest gradient norms, which is their sum if ``smoothing`` is 1.
         """
         if steepness_contexts is None:
             steepness_contexts = contexts
@@ -88,7 +89,7 @@ class ContextualFunction(ABC):
             values = self(X, contexts)
             gradients = self.with_gradients(X, steepness_contexts)[1]
         norms = torch.linalg.vector_norm(gradients, dim=-1)
-        # Without smoothing only the largest norm counts, and the order does not matter.
+        # Without smoothing only the largest norm counts, and a norm of any order returns it.
         most, order = (_LARGEST, 1.0 / smoothing) if smoothing > 0.0 else (1, 1.0)
         norms, places = norms.topk(min(most, norms.shape[-1]), dim=-1)
         steepness, weights = _norm_of_order(order, norms)
@@ -118,7 +119,7 @@ class ContextualFunction(ABC):
         """All pairs, ``chunk`` at a time: decisions ``m x d_x`` and contexts ``m x d_c``."""
         num, contexts = contexts.shape[-2], contexts.expand(len(X), -1, -1)
         places = torch.arange(len(X) * num, device=X.device)
-        for place in places.split(self.chunk):  # one empty chunk if there are no pairs
+        for place in places.split(self.chunk):  # one empty chunk without pairs, as callers need one
             row = place // max(num, 1)
             yield X[row], contexts[row, place % max(num, 1)]
 
@@ -143,19 +144,24 @@ def _wants_gradient(X: Tensor) -> bool:
 
 
 def _norm_of_order(p: float, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms ``b`` of order ``p`` of the rows of ``values``, ``b x M``, and their derivatives.
+    """Norms ``b`` of order ``p`` of nonnegative rows ``v`` of ``values``, ``b x M``.
 
-    The derivatives are ``(v_i / |v|_p)^(p - 1)``. Powers of such ratios do not overflow.
+    The second result contains the derivatives ``(v_i / |v|_p)^(p - 1)`` of the norms, ``b x M``.
+    Powers of ratios do not overflow, unlike powers of the values.
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)
-    # The sum is at least 1 unless all values are 0, and then the derivatives are 0 as well.
+    # The sum is at least 1 unless all values are 0. The limit of 1 then makes the norm 0, and the
+    # derivatives 0 if p > 1, where they would be NaN otherwise.
     total = ratio.pow(p).sum(dim=-1, keepdim=True).clamp_min(1.0)
     norm = total.pow(1.0 / p)
     return (largest * norm).squeeze(-1), (ratio / norm).pow(p - 1.0)
 
 
 def norm_and_direction(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms ``...`` of vectors ``... x d``, and the vectors divided by their norms."""
+    """Return the norms of vectors along the last dimension, and the vectors divided by the norms.
+
+    The direction of a zero vector is 0.
+    """
     norm = torch.linalg.vector_norm(gradient, dim=-1)
     return norm, gradient / norm.clamp_min(_TINY).unsqueeze(-1)

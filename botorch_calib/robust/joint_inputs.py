@@ -12,7 +12,11 @@ from botorch_calib._validation import check_columns, check_tensor
 
 
 class Columns:
-    """Column numbers of decisions and contexts in joint inputs ``z = (x, c)``."""
+    """Column numbers of decisions and contexts in joint inputs ``z = (x, c)``.
+
+    ``num_contexts`` of the ``num_columns`` columns hold contexts: the columns ``indices``, in this
+    order (None: the last columns). The other columns hold decisions, in increasing order.
+    """
 
     def __init__(
         self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None
@@ -48,7 +52,7 @@ def join_contexts(
 ) -> Tensor:
     """Return joint inputs ``z = (x, c)`` in the column order of a model.
 
-    The result has the shape ``... x d``.
+    The result has the shape ``... x d`` with ``d = d_x + d_c``.
 
     Args:
         X: Decisions ``... x d_x``.

@@ -5,8 +5,8 @@ the expectation of ``f(x, c)`` under this distribution (`ContextualProblem.evalu
 in [Micheli2025wdrbo, eq. 10, sections 5 and 9].
 
 The columns of an input are the decisions, then the contexts. All problems are *maximised* by
-default: functions that the paper minimises have ``negate=True``. A normal distribution that is
-clipped to an interval has atoms at both ends, which all expectations include.
+default: a function to be minimised has ``negate=True``. A normal distribution that is clipped to an
+interval has atoms at both ends, which all expectations include.
 """
 
 from __future__ import annotations
@@ -36,14 +36,24 @@ def clipped_normal(
 
 
 class ContextualProblem(BaseTestProblem):
-    """Base class of test problems whose inputs are decisions, then independent contexts."""
+    """Base class of test problems with columns of decisions ``x``, then of contexts ``c``.
+
+    The contexts are independent of each other, and the environment draws them from a distribution
+    that the learner does not know.
+
+    Args:
+        noise_std: Standard deviation of the observation noise (None: no noise).
+        negate: Whether values are multiplied by -1 (None: only if the function is to be minimised).
+        dtype: The dtype of the bounds.
+    """
 
     bounds: Tensor  # 2 x d
     num_objectives = 1
     num_decisions: int  # d_x
-    # Inverse distribution functions of the contexts
+    # Inverse distribution functions, one for each context
     _icdfs: tuple[Icdf, ...]
-    _stochastic_optimum: float  # the maximum of the expectation, or of its negation
+    # Maximum of the expectation if the function is maximised, else of minus the expectation
+    _stochastic_optimum: float
     _stochastic_optimizer: tuple[float, ...]
 
     def __init__(
@@ -74,7 +84,10 @@ class ContextualProblem(BaseTestProblem):
         return self.bounds[:, self.num_decisions :]
 
     def context_icdf(self, U: Tensor) -> Tensor:
-        """Return the true quantile of each context at levels ``U`` in [0, 1], ``... x d_c``."""
+        """Return the true quantiles of the contexts at levels ``U`` in [0, 1].
+
+        Levels and quantiles are ``... x d_c``, with one column for each context.
+        """
         return _apply(self._icdfs, U)
 
     def sample_contexts(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -85,7 +98,10 @@ class ContextualProblem(BaseTestProblem):
         return self.context_icdf(U).to(self.bounds)
 
     def context_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """Return the true distribution as ``n`` seeded quasi-Monte Carlo points of equal weight."""
+        """Return the true distribution as ``n`` quasi-Monte Carlo points of equal weight.
+
+        Equal points become one atom. The points depend on ``seed`` only.
+        """
         return self._as_points(self._icdfs, n, seed)
 
     def _as_points(self, icdfs: Sequence[Icdf], n: int, seed: int) -> ContextDistribution:
@@ -112,7 +128,10 @@ class ContextualProblem(BaseTestProblem):
 
     @property
     def stochastic_optimal_value(self) -> float:
-        """The optimum of `evaluate_stochastic` over the decisions: a maximum by default."""
+        """The optimum of `evaluate_stochastic` over the decisions: the maximum by default.
+
+        It is the minimum if `is_minimization_problem` is True.
+        """
         optimum = self._stochastic_optimum
         return -optimum if self.is_minimization_problem else optimum
 
@@ -132,13 +151,13 @@ def _apply(icdfs: Sequence[Icdf], U: Tensor) -> Tensor:
 class ContextShift(ContextualProblem):
     r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)`` with a wrong reference distribution.
 
-    The learner has the reference distribution N(0.5, 0.1^2), but the true distribution is
-    N(0.6, 0.2^2). The best decision is 0 under the reference distribution, and about +-0.24 under
-    the true one. The paper's 0.1 and 0.2 (section 5) are interpreted as standard deviations. If
-    they were variances, over a tenth of the contexts would be outside [0, 1] even under the
-    reference distribution. The Wasserstein distance between the distributions is then 0.117, about
-    the paper's radius. Decisions are in [-1, 1], which the paper does not specify. Contexts are in
-    [-0.4, 1.6], the true mean plus or minus five standard deviations.
+    The learner has the reference distribution N(0.5, 0.1^2), but the true distribution is N(0.6,
+    0.2^2). The best decision is 0 under the reference distribution, and about +-0.24 under the true
+    one. The paper's 0.1 and 0.2 (section 5) are interpreted as standard deviations. If they were
+    variances, over a tenth of the contexts would be outside [0, 1] even under the reference
+    distribution. With standard deviations, the Wasserstein distance between the distributions is
+    0.117, about the paper's radius. Decisions are in [-1, 1], which the paper does not specify.
+    Contexts are in [-0.4, 1.6], the true mean plus or minus five standard deviations.
 
     Example:
         >>> problem = ContextShift()
@@ -154,14 +173,18 @@ class ContextShift(ContextualProblem):
     _stochastic_optimizer = (0.238747900981,)
 
     def reference_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """Return the reference distribution as ``n`` quasi-Monte Carlo points of equal weight."""
+        """Return the reference distribution as ``n`` quasi-Monte Carlo points of equal weight.
+
+        Equal points become one atom. The points depend on ``seed`` only.
+        """
         return self._as_points(self._reference, n, seed)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._value(X[..., 0].abs(), (X[..., 1] - 0.5).abs())
 
     def _expectation(self, X: Tensor) -> Tensor:
-        # E |c - 0.5| is the mean of a folded normal, corrected for clipping at five deviations.
+        # E |c - 0.5| is the mean of a folded normal distribution, corrected for clipping ``c`` at
+        # five standard deviations (of 0.2) from its mean 0.6.
         normal, z = NormalDist(), 0.5
         folded = 2.0 * normal.pdf(z) + z * (1.0 - 2.0 * normal.cdf(-z))
         distance = 0.2 * (folded - 2.0 * (normal.pdf(5.0) - 5.0 * normal.cdf(-5.0)))
@@ -200,7 +223,8 @@ class Newsvendor(ContextualProblem):
 
     def _expectation(self, X: Tensor) -> Tensor:
         x = X[..., 0]
-        # By parts, the integral of ``(1 + s^2)^-n`` follows from the integral of the power 1 - n.
+        # Integration by parts gives the integral of ``(1 + s^2)^-n`` from the integral of ``(1 +
+        # s^2)^(1 - n)``. The integral for ``n = 1`` is the arctangent.
         square, sold = 1.0 + x.square(), x.atan()
         for n in range(2, 21):
             sold = (x * square.pow(1 - n) + (2 * n - 3) * sold) / (2 * n - 2)

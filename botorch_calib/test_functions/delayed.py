@@ -55,7 +55,7 @@ class FixedDelay(DelayDistribution):
 
 @dataclass(frozen=True)
 class PoissonDelay(DelayDistribution):
-    """A Poisson distribution of the number of iterations, with expectation ``mean``.
+    """Delays with a Poisson distribution, in iterations, with expectation ``mean``.
 
     Example:
         >>> delay = draw_delay(PoissonDelay(10.0), torch.rand(2), seed=0, ticket=0)
@@ -81,7 +81,7 @@ def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> f
         delay: The distribution of delays.
         x: The point, of length ``d`` or ``1 x d``.
         seed: Seed of the run, at least 0.
-        ticket: Number of the evaluation in the run, from 0.
+        ticket: Number of the evaluation in the run, from 0. `DelayedProblem.start` returns it.
     """
     stream = np.random.SeedSequence([seed, ticket]).generate_state(1, np.uint64)
     generator = torch.Generator().manual_seed(int(stream[0]))
@@ -102,9 +102,11 @@ class Arrival(NamedTuple):
 class DelayedProblem(BaseTestProblem):
     r"""A test problem whose values arrive after a random delay on a simulated clock.
 
-    The wrapped ``problem`` must have a single objective. A call of the delayed problem evaluates it
-    without delay, and other attributes are looked up in it. Callers pass the time as ``now``, which
-    must not decrease. `draw_delay` draws the delays, with a ``seed`` of at least 0.
+    The wrapped ``problem`` must have a single objective. A call of the delayed problem evaluates
+    the wrapped problem without delay, and missing attributes are looked up in the wrapped problem.
+    `start` starts evaluations, and `arrivals` returns the values that have arrived. Callers pass
+    the time as ``now``, which must not decrease. `draw_delay` draws the delays from the
+    distribution ``delay``, with a ``seed`` of at least 0.
 
     Attributes:
         now: The latest time passed by a caller; minus infinity at first.
@@ -148,7 +150,7 @@ class DelayedProblem(BaseTestProblem):
 
     @property
     def is_minimization_problem(self) -> bool:
-        """Whether the wrapped problem is to be minimised, after ``negate``."""
+        """Whether the wrapped problem is to be minimised, given its ``negate``."""
         return self.problem.is_minimization_problem
 
     def forward(self, X: Tensor, noise: bool = True) -> Tensor:
@@ -190,7 +192,8 @@ class DelayedProblem(BaseTestProblem):
     def arrivals(self, now: float) -> list[Arrival]:
         """Return the values that have arrived by time ``now`` and were not returned before.
 
-        They are in the order of arrival; simultaneous arrivals are in the order of their tickets.
+        Arrivals are in order of time; simultaneous arrivals are in order of their tickets.
+        ``InputDataError`` is raised if ``now`` is less than in an earlier call.
         """
         self.now = self._checked_time(now)
         arrived = []

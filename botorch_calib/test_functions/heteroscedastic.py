@@ -1,7 +1,7 @@
 r"""Problems whose noise variance depends on the input.
 
 A Gaussian process with one noise level is overconfident where the noise is large, and
-underconfident where it is small. Both problems are *maximised* by default.
+underconfident where the noise is small. All problems are *maximised* by default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class HeteroscedasticNoise(BaseTestProblem):
-    """Mixin that adds Gaussian noise of variance ``noise_variance(X)``; ``noise_std`` is None."""
+    """Mixin that adds Gaussian noise of variance ``noise_variance(X)``, ignoring ``noise_std``."""
 
     bounds: Tensor  # 2 x d
     optimizers: Tensor  # number of optimizers x d
@@ -35,7 +35,8 @@ class HeteroscedasticNoise(BaseTestProblem):
 class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
     r"""The negated Ackley function on ``[-10, 10]^d`` with noise variance ``(|x| + 10) / 20``.
 
-    ``|x|`` is the Euclidean norm. The maximum, 0, and the least variance, 1/2, are at the origin.
+    ``|x|`` is the Euclidean norm. The maximum, 0, and the least noise variance, 1/2, are at the
+    origin.
 
     Example:
         >>> problem = HeteroscedasticAckley(dim=2)
@@ -54,7 +55,7 @@ class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
 class IntervalStudy1d(HeteroscedasticNoise, SyntheticTestFunction):
     r"""``x sin(2x) + cos(pi x)`` on ``[-5, 5]`` with noise variance ``(|x| + 1) / 10``.
 
-    The function is even, so it has two maximisers.
+    The function is even, so it has two maximisers, with opposite signs.
 
     Example:
         >>> problem = IntervalStudy1d()

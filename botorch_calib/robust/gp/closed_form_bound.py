@@ -1,8 +1,9 @@
 """Upper confidence bounds at all pairs of decisions and contexts, and their gradients.
 
-The bound is ``sign * mu(z) + h(v(z), z)``, where ``mu`` and ``v`` are the mean and the variance of
-a Gaussian process. Without calibration the bonus ``h`` is ``sqrt(beta v)``. With calibration it is
-the bound of the calibrated distribution of a process with mean 0 and variance ``v``.
+The bound is ``sign * mu(z) + h(v(z), z)`` at a joint input ``z = (x, c)``, where ``mu`` and ``v``
+are the mean and the variance of a Gaussian process. Without calibration the bonus ``h`` is
+``sqrt(beta v)``. With calibration the bonus is the bound of the calibrated distribution that
+belongs to a process with mean 0 and variance ``v``.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
 class ClosedFormConfidenceBound(ContextualFunction):
     r"""The bound ``sign * mu(x, c) + sqrt(beta) sigma(x, c)`` of a `StationaryGP`, in closed form.
 
-    Let ``k`` be the kernel's values between a pair and the scaled training inputs ``s_i``, and
-    ``V = P k`` with the cached precision ``P``. The gradients of the mean and of the variance with
-    respect to scaled inputs ``s`` are
+    Here ``mu`` and ``sigma`` are the posterior mean and standard deviation. Let ``k`` be the
+    kernel's values between a pair and the ``n`` scaled training inputs ``s_i``, and ``V = P k``
+    with ``P = gp.precision`` (see `StationaryGP`). The gradients of the mean and of the variance
+    with respect to scaled inputs ``s`` are
 
         ``2 sum_i weights_i f'_i (s - s_i)`` and ``-4 sum_i V_i f'_i (s - s_i)``,
 
-    where ``f'_i`` is the derivative of the kernel with respect to the squared distance. One product
-    ``(b M x n)(n x n)`` gives values and gradients. Autograd through the moments of single points
-    takes eight times as long at ``b = 64``, and twice as long at ``b = 4``. If the training
-    covariance is badly conditioned, the variance is computed from a root of ``P``, and a second
-    product gives ``V``. The gradient of a variance at its lower limit is 0.
+    where ``weights = gp.weights``, and ``f'_i`` is the derivative of the kernel with respect to the
+    squared distance. One product ``(b M x n)(n x n)`` gives values and gradients at all pairs of
+    ``b`` decisions and ``M`` contexts. Autograd through the moments of single points takes eight
+    times as long at ``b = 64``, and twice as long at ``b = 4``. If the training covariance is badly
+    conditioned, the variance is computed from a root of ``P``, and a second product gives ``V``.
+    The gradient of a variance at its lower limit is 0.
 
     Args:
         gp: The posterior, made by `stationary_gp`.
@@ -77,8 +80,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
         origin, slope, inputs = parts
         self.gp = gp = replace(gp, origin=origin, slope=slope, inputs=inputs)
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
-        # A product with ``_sums`` gives weighted sums of the training inputs, and the sum of the
-        # weights. It is twice as fast if each column is contiguous.
+        # The product of a row of ``n`` factors with ``_sums``, ``n x (d + 1)``, gives the sum of
+        # the training inputs with these factors, times ``-_unit``, and the sum of the factors. With
+        # ``_unit``, sums become gradients with respect to unscaled inputs. The product is twice as
+        # fast if each column is contiguous. ``_weighted`` contains the weights of the mean, too.
         self._unit = 2.0 * gp.profile.slope * gp.slope
         units = (-gp.inputs * self._unit).mT
         columns_of_sums = torch.cat([units, torch.ones_like(units[:1])])
@@ -86,12 +91,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._width, self._sign, self._calibrated = beta**0.5, sign, calibrated
 
     def _bonus(self, variance: Tensor, points: Tensor) -> Tensor:
-        """The bound minus ``sign * mu``, of the same shape as ``variance``.
+        """The bound minus ``sign * mu``, with the same shape as ``variance``.
 
-        Here ``mu`` is the mean of the process. Without calibration the difference is ``width *
-        sqrt(v)``. With a calibrated model it is ``sign * (mean - mu) + width * sigma``, where
-        ``mean`` and ``sigma`` are from the calibrated posterior at joint inputs ``points``:
-        ``b x M x d`` for all pairs, or ``n x d``.
+        Here ``mu`` is the mean of the process. Without calibration the difference is ``sqrt(beta
+        variance)``. With a calibrated model it is ``sign * (mean - mu) + sqrt(beta) sigma``, where
+        ``mean`` and ``sigma`` are from the calibrated posterior at the joint inputs ``points``,
+        with decisions first: ``b x M x d`` for all pairs, or ``n x d``.
         """
         model, split = self._calibrated, self._split
         if model is None:
@@ -143,7 +148,11 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return values, jacobian
 
     def _at_pairs(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` and gradients ``b x M x d`` (``b x M x 0`` without ``gradients``)."""
+        """Values ``b x M`` of the bound at all pairs, and its gradients ``b x M x d``.
+
+        The gradients are with respect to decisions, then contexts. They are ``b x M x 0`` if
+        ``gradients`` is False.
+        """
         split, gp = self._split, self.gp
         sides = X.to(gp.origin), contexts.to(gp.origin)
         pairs = sides[0].unsqueeze(1).expand(-1, len(contexts), -1), sides[1].expand(len(X), -1, -1)
@@ -167,10 +176,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
     def _moments(
         self, X: Tensor, contexts: Tensor, gradients: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
+        """``sign * mean`` and variance, ``b x M``, and a sum ``b x M x (d + 1)`` for each gradient.
 
-        For the mean, ``d`` columns are ``-sum_i g_i weights_i s_i``, multiplied by ``self._unit``,
-        and the last is ``sum_i g_i weights_i``. For the variance, ``V_i`` replaces ``weights_i``.
+        ``X`` and ``contexts`` are scaled. For the mean, the first ``d`` columns of the sum are
+        ``-sum_i g_i weights_i s_i``, multiplied by ``self._unit``, and the last column is ``sum_i
+        g_i weights_i``. For the variance, ``V_i`` replaces ``weights_i``. The notation is that of
+        the class docstring, with ``f'_i = gp.profile.slope * g_i``. Without ``gradients`` the sums
+        have no columns.
         """
         gp, split, b, M = self.gp, self._split, len(X), len(contexts)
         first, second = (
@@ -185,7 +197,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
             most = min(max(_ELEMENTS // num, _LEAST_PAIRS), _MOST_PAIRS)
         width = min(M, most)
         height = max(most // width, 1)
-        # All chunks share three buffers, which stay in the processor's cache.
+        # All chunks share three buffers, so that the buffers stay in the processor's cache.
         storage = X.new_empty(3, min(height, b) * width * len(gp.inputs))
         for i, j in product(range(0, b, height), range(0, M, width)):
             at = slice(i, i + height), slice(j, j + width)
@@ -199,7 +211,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return mean.add_(self._mean), variance, by_mean, by_variance
 
     def _solved(self, k: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``k P`` (in the buffer ``out``, if given) and variances, from covariances ``... x n``."""
+        """Return ``k P`` and posterior variances, from kernel values ``k``, ``... x n``.
+
+        ``P`` is ``gp.precision``. The product is written to ``out``, if given.
+        """
         gp = self.gp
         if gp.root is None:
             V = torch.matmul(k, gp.precision, out=out)
@@ -218,7 +233,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
         squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
         V, variance = self._solved(k)
-        # A new tensor, so that gradients with respect to points treat the variance as constant
+        # Not the tensor from which the variance was computed, so that gradients with respect to
+        # ``points`` treat the variance as constant
         points = torch.cat([x, c], dim=-1)
         _, by_variance, by_points = self._bonus_with_slopes(variance, points)
         by_variance = by_variance * (variance > gp.least_variance)
@@ -229,7 +245,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         if by_points is not None:
             gradient = gradient + by_points[:, split:]
         norm, direction = norm_and_direction(gradient)
-        # grad_x |grad_c u| = (grad_x grad_c u) direction
+        # grad_x |grad_c u| = (grad_x grad_c u) direction, so the direction is held constant.
         (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
         return norm.detach().to(X), slope.to(X)
 
@@ -240,7 +256,8 @@ def gaussian_process(model: Model) -> ExactGP | None:
     The model may be the process itself, or a `Surrogate` such as a `CalibratedModel`.
     """
     gp = predicting_process(model)
-    # Subclasses of `Surrogate` are supported only if they inherit `Surrogate.posterior`.
+    # A subclass of `Surrogate` that overrides `Surrogate.posterior` may predict differently, so it
+    # is not supported.
     is_own = isinstance(model, Surrogate) and type(model).posterior is Surrogate.posterior
     is_known = model is gp or is_own
     return gp if is_known and is_stationary(gp) else None

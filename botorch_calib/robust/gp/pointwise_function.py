@@ -17,19 +17,21 @@ from botorch_calib.robust.joint_inputs import Columns
 
 # Limits on the number of pairs per evaluation. Larger chunks need more memory, but less time.
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
-# Number of covariances between pairs and observations per evaluation, within these limits
+# Number of covariances between pairs and observations per evaluation, unless it violates a limit
 _CHUNK_ELEMENTS = 2**18
-# Lower limit of squared distances, the same as in GPyTorch
+# Lower limit of squared distances, the same as in GPyTorch, which keeps derivatives of roots finite
 _LEAST_SQUARE = 1e-30
-# Steps and factors of the central difference of fourth order. The truncation error is of order h^4
-# and the rounding error of order eps / h; the two balance at the step h = eps^(1/5).
+# Points, in multiples of the step size h, and factors of the central difference of fourth order.
+# The truncation error is of order h^4 and the rounding error of order eps / h. The two errors
+# balance at h = eps^(1/5), which is used, in units of the scale of the contexts.
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
     """Scales ``d_c`` of contexts: standard deviations over ``points`` and the contexts in ``data``.
 
-    ``points`` are contexts ``M x d_c``; ``data`` are joint inputs ``... x d`` of a model, or None.
+    ``points`` are contexts ``M x d_c``. ``data`` are joint inputs ``... x d`` of a model, or None.
+    Data with another number of columns are ignored.
     """
     if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
         seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
@@ -41,7 +43,7 @@ def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tens
 
 
 def pairs_per_chunk(model: Model | None) -> int:
-    """Number of pairs in one evaluation of a model; fewer if the model has many observations."""
+    """Number of pairs in one evaluation of a model: fewer, if the model has many observations."""
     inputs = raw_train_inputs(model)
     num = 0 if inputs is None else inputs.shape[:-1].numel()
     return max(_LEAST_CHUNK, min(_MOST_CHUNK, _CHUNK_ELEMENTS // max(num, 1)))
@@ -50,7 +52,8 @@ def pairs_per_chunk(model: Model | None) -> int:
 class _TwiceDifferentiable(TorchFunctionMode):
     """Mode in which ``torch.cdist`` has second derivatives, which PyTorch lacks for few rows.
 
-    GPyTorch's Matern kernels call ``torch.cdist``. Its derivatives at coincident points are zero.
+    GPyTorch's Matern kernels call ``torch.cdist``. In this mode the derivatives of the distance
+    between coincident points are zero.
     """
 
     def __torch_function__(
@@ -70,12 +73,12 @@ class _TwiceDifferentiable(TorchFunctionMode):
 class PointwiseFunction(ContextualFunction):
     """A function of single inputs that join a decision and a context.
 
-    It may be an acquisition function of any model. The function is evaluated in chunks, and each
-    chunk's graph is freed at once. The derivative of ``|grad_c u(x, c)|`` with respect to ``x``
-    needs second derivatives along one direction. They come from autograd or, for functions that can
-    be differentiated only once, from fourth-order finite differences of first derivatives. Finite
-    differences are inaccurate for functions that vary on a scale much smaller than ``scale``, such
-    as a Monte Carlo mean of improvements.
+    The function ``u(x, c)`` may be an acquisition function of any model. It is evaluated in chunks,
+    and each chunk's graph is freed at once. The derivative of ``|grad_c u(x, c)|`` with respect to
+    ``x`` needs second derivatives along one direction. They come from autograd or, for functions
+    that can be differentiated only once, from fourth-order finite differences of first derivatives.
+    Finite differences are inaccurate for functions that vary over distances much smaller than
+    ``scale``, such as a Monte Carlo mean of improvements.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
@@ -106,7 +109,10 @@ class PointwiseFunction(ContextualFunction):
         return values.view(shape), jacobians.view(*shape, -1) if gradients else jacobians
 
     def _differentiated(self, x: Tensor, c: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``m`` at pairs and gradients ``m x d``, decisions first (empty if not needed)."""
+        """Values ``m`` at ``m`` pairs, and gradients ``m x d`` with respect to ``(x, c)``.
+
+        The second tensor is empty if ``gradients`` is False.
+        """
         Z = self.columns.join(x, c).unsqueeze(-2)
         if not gradients:
             with torch.no_grad():
@@ -143,7 +149,8 @@ class PointwiseFunction(ContextualFunction):
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)
-            # Unlike the norm, the product is differentiable where the gradient vanishes.
+            # The product has the derivative of the norm. Unlike the norm, it is differentiable
+            # where the gradient vanishes.
             (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
         return norm.detach(), slope
 
@@ -151,11 +158,13 @@ class PointwiseFunction(ContextualFunction):
         """Norms and derivatives as in `_twice_along`, by finite differences of derivatives."""
         width = x.shape[-1]
         norm, direction = norm_and_direction(self._differentiated(x, c, True)[1][:, width:])
-        # The stencil's step, relative to the scale.
+        # A move by ``direction`` changes each context by at most ``unit`` scales, so the step size
+        # of the stencil is eps^(1/5) scales.
         unit = (direction.abs() / scale).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
         move = torch.where(unit > 0, step * direction, 0.0)
-        # grad_x |grad_c u| = (grad_x grad_c u) direction: a directional derivative of grad_x u.
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: the derivative of grad_x u along the
+        # direction, which is zero where the gradient vanishes.
         slope = torch.zeros_like(x)
         for num, factor in _STENCIL:
             slope += factor * self._differentiated(x, c + num * move, True)[1][:, :width]

@@ -24,12 +24,13 @@ from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radi
 from botorch_calib.posteriors.prediction import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 
-# The methods of a class that determine its predictions
+# The methods of a class that determine its predictions: a subclass must inherit all of them
 _HOW = attrgetter("__call__", "forward", "posterior", "transform_inputs")
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
-# The least variance, in units of the prior variance times the machine epsilon
+# Lower limit of posterior variances, in units of the prior variance times the machine epsilon
 _ROUNDING = 8.0
-# If the estimated error of ``sigma``, in units of the prior ``sigma``, is larger, the root is used.
+# Largest accepted rounding error of posterior standard deviations, in units of the prior standard
+# deviation. If the estimated error is larger, they are computed from a root of the precision.
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 
@@ -37,18 +38,19 @@ _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 class StationaryGP:
     """The posterior of ``f`` in units of the outcome, in terms of a kernel with ``k(z, z) = 1``.
 
-    Let ``k`` be the kernel's values between a point and the training inputs. The mean is
-    ``mean + k weights`` and the variance ``variance - k precision k'``. Scaled inputs are
-    ``(z - origin) * slope`` for joint inputs ``z`` before the model's input transform.
+    Let the row ``k`` contain the kernel's values between a point and the ``n`` training inputs. The
+    posterior mean is ``mean + k weights``, and the posterior variance is ``variance - k precision
+    k^T``. Scaled inputs are ``(z - origin) * slope`` for joint inputs ``z`` before the model's
+    input transform.
     """
 
     profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
-    # The middle of the training data, d: differences from it are accurate even for data far from 0
+    # Mean of the training inputs, d: differences from it are accurate even for inputs far from 0
     origin: Tensor
     slope: Tensor  # derivatives of scaled inputs with respect to inputs, d
-    inputs: Tensor  # n x d, scaled
-    weights: Tensor  # n
-    precision: Tensor  # n x n
+    inputs: Tensor  # training inputs, n x d, scaled
+    weights: Tensor  # n, the factors of ``k`` in the posterior mean
+    precision: Tensor  # n x n, the scaled inverse of the training covariance
     # n x n with ``root root^T = precision`` if the training covariance is so badly conditioned that
     # a product with the precision loses the variance to rounding; else None
     root: Tensor | None
@@ -85,9 +87,11 @@ def is_stationary(model: ExactGP) -> bool:
 
 @torch.no_grad()
 def stationary_gp(model: ExactGP) -> StationaryGP:
-    """Return the posterior of a model that `is_stationary`, computed in double precision.
+    """Return the posterior of a model for which `is_stationary` is True.
 
-    The model is put in evaluation mode.
+    It is computed in double precision, and vectors and matrices are stored in the dtype of the
+    training inputs. The model is put in evaluation mode. ``UnsupportedError`` is raised for other
+    models.
     """
     kernel = base_kernel(model.covar_module)
     profile = radial_profile(kernel)
@@ -98,7 +102,7 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     is_scaled = kernel is not model.covar_module
     one = data.new_ones((), dtype=torch.double)
     output_scale = one * model.covar_module.outputscale.detach() if is_scaled else one
-    # The standard deviation and the mean with which outcomes were standardised
+    # The standard deviation and the mean with which outcomes were standardised, else 1 and 0
     unit = one * unit_of_targets(model).squeeze()
     location = one * outcome_map_of(model).outcome(data.new_zeros(1, 1)).squeeze()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
@@ -114,10 +118,14 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
     precision, root = torch.cholesky_inverse(factor), None
     # Outcomes are location + unit * g, where the kernel of g is output_scale times a kernel with
-    # k(z, z) = 1. These factors go into the weights and the precision.
+    # k(z, z) = 1. So the returned weights, precision and root contain these factors.
     #
-    # Rounding changes ``k precision k'`` by about ``eps sqrt(n) m``, with ``m`` the largest
-    # diagonal entry in units of the prior variance. The least ``sigma`` is about ``1/sqrt(n m)``.
+    # Let ``m`` be the largest diagonal entry of ``precision`` times the prior variance, and let
+    # ``k`` contain the prior correlations of a point with the ``n`` inputs. In units of the prior
+    # variance, rounding changes the posterior variance, 1 minus a quadratic form of ``k``, by about
+    # ``eps sqrt(n) m``. The least posterior standard deviation is about ``1 / sqrt(n m)``. So the
+    # error of standard deviations is at most about ``eps sqrt(n) m sqrt(n m) / 2``. If this number
+    # exceeds the tolerance, variances are computed from a root of the precision instead.
     largest = output_scale * precision.diagonal().amax()
     error = 0.5 * torch.finfo(data.dtype).eps * len(precision) * largest**1.5
     if error > _TOLERANCE.get(data.dtype, 0.0):
@@ -149,7 +157,8 @@ def _is_affine(transform: Module | None) -> bool:
         return type(transform) is ChainedInputTransform and all(map(_is_affine, transform.values()))
     if not isinstance(transform, AffineInputTransform):
         return transform is None
-    # A transform that depends on the row of the input is not a function of single inputs.
+    # A transform that depends on the row of the input is not a function of single inputs, so it is
+    # not supported.
     parts = transform.coefficient, transform.offset
     is_one = all(part.shape[:-1].numel() == 1 for part in parts)
     return type(transform) in _AFFINE and not transform.batch_shape and is_one
@@ -159,7 +168,8 @@ def _input_map(model: ExactGP) -> tuple[Tensor, Tensor, Tensor]:
     """The mean of raw inputs, the transformed mean, and the slopes of the transform, all ``d``."""
     raw = raw_train_inputs(model)
     assert raw is not None
-    # The raw inputs that BoTorch stores have a dimension of outcomes even after `subset_output`.
+    # The raw inputs that BoTorch stores may have a dimension of outcomes, even after
+    # `subset_output`, so all leading dimensions are averaged over.
     origin = raw.detach().flatten(0, -2).mean(dim=0, keepdim=True)
     with torch.enable_grad():
         point = origin.clone().requires_grad_()

@@ -22,14 +22,15 @@ from botorch_calib._validation import (
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
-#: Values that exceed the smallest value by less than this fraction of their range count as equal.
+#: Values that exceed the smallest value by less than this fraction of the range count as smallest.
 TIED = 1e-100
 
 
 class AmbiguitySet:
     r"""A set of distributions of the context, over which the worst expectation is taken.
 
-    Let ``u`` be the values of a function to be maximised at the ``M`` atoms of a centre ``w``.
+    Let ``u`` be the values of a function to be maximised at the ``M`` atoms of the centre, which is
+    a `ContextDistribution` with weights ``w``.
     `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the distributions ``p`` of the
     set, and `worst_case_weights` is a distribution that attains it. Acquisition functions call
     `evaluate`, which returns worst cases of a function of decisions and contexts.
@@ -37,7 +38,7 @@ class AmbiguitySet:
     * **Gradient.** By Danskin's theorem the gradient with respect to ``u`` is the minimiser ``p``.
       If there are several minimisers, each is a subgradient. Only first derivatives are correct.
     * **Precision.** The minimiser is computed in float64 from ``(u - min u) / (max u - min u)``, so
-      neither the level nor the scale of ``u`` matters. For constant ``u`` it is ``w``.
+      neither the level nor the scale of ``u`` matters. For constant ``u`` the minimiser is ``w``.
     * **Batches.** All rows of ``u`` are solved together, independently of each other.
 
     **To define a set**, write a subclass with a method ``_solve(u, contexts)`` that returns the
@@ -54,12 +55,12 @@ class AmbiguitySet:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MeanSlopePenalty(), samples)
     """
 
-    # Whether every distribution in the set has no mass on atoms of weight 0.
+    # Whether no distribution in the set has mass on atoms whose weight in the centre is 0.
     _keeps_support: bool = False
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the set depends on the number of context samples; if so, call `at` first."""
+        """Whether the set depends on the number of context samples, so that `at` must be called."""
         return False
 
     def at(self, t: int) -> Self:
@@ -69,11 +70,13 @@ class AmbiguitySet:
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases ``b``, at decisions ``b x d_x``, of a function to be maximised.
+        """Worst cases ``b`` of a function to be maximised, at decisions ``X``, ``b x d_x``.
 
-        The result is differentiable. ``contexts``, the centre, has the dtype and device of ``X``.
+        The result is differentiable in ``X``. ``contexts`` is the centre of the set, in the dtype
+        and on the device of ``X``.
         """
-        # A check of the values would synchronize with the device. The worst case of NaN is NaN.
+        # Values are not checked, since a check would synchronize with the device. NaN among the
+        # values gives a worst case of NaN.
         return self._worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
@@ -85,6 +88,7 @@ class AmbiguitySet:
 
         Raises:
             BotorchTensorDimensionError, InputDataError: If ``values`` is malformed.
+            UnsupportedError: If the set needs more than the values at the atoms: use `evaluate`.
         """
         check_values(values, contexts)
         return self._worst_case(values, contexts)
@@ -93,10 +97,9 @@ class AmbiguitySet:
         return torch.linalg.vecdot(self._minimiser(values, contexts), values)
 
     def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        """Probabilities of the atoms that attain `worst_case`, ``... x M``, without a graph.
+        """Probabilities of the atoms that attain `worst_case`, in the shape of ``values``.
 
-        Raises:
-            BotorchTensorDimensionError, InputDataError: If ``values`` is malformed.
+        The arguments and errors are those of `worst_case`. The result is not differentiable.
         """
         check_values(values, contexts)
         return self._minimiser(values, contexts)
@@ -106,7 +109,7 @@ class AmbiguitySet:
         return f"{type(self).__name__}({arguments})"
 
     def _arguments(self) -> dict[str, Any]:
-        """The arguments that `__repr__` shows."""
+        """The constructor arguments that `__repr__` shows, by name."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @torch.no_grad()
@@ -115,7 +118,7 @@ class AmbiguitySet:
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
         if self._keeps_support and len(kept := contexts.support()) < contexts.num_points:
-            # Divergences divide by the weights, so atoms of weight 0 are left out.
+            # Divergences divide by the weights, so `_solve` receives only atoms of positive weight.
             within = contexts.memo(
                 "within", lambda: ContextDistribution(contexts.points[kept], contexts.weights[kept])
             )
@@ -126,15 +129,17 @@ class AmbiguitySet:
             low, high = u.aminmax(dim=-1, keepdim=True)
             varies = high > low
             scaled = (u - low) / torch.where(varies, high - low, 1.0)
-            # Squares and reciprocals of smaller numbers would underflow or overflow in float64.
+            # Squares and reciprocals of numbers below `TIED` would underflow or overflow in
+            # float64, so these numbers become 0.
             scaled = torch.where(scaled < TIED, 0.0, scaled)
             weights = torch.where(varies, self._solve(scaled, contexts), contexts.weights)
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1.
+        """Minimisers ``b x M`` for values ``u``, ``b x M`` in float64, with rows that span [0, 1].
 
-        All weights are positive if ``_keeps_support``. The result for a constant row is not used.
+        If ``_keeps_support`` is True, all weights of ``contexts`` are positive. The result for a
+        constant row is not used.
         """
         raise UnsupportedError(
             f"{self!r} is not determined by values at the atoms of the contexts: call `evaluate`."
@@ -146,8 +151,8 @@ class Ball(AmbiguitySet):
 
     Args:
         radius: A number of at least 0, a tensor with one element, or a schedule: a function of the
-            number ``t`` of context samples such as `RadiusSchedule`. Call `at` to get the ball
-            after ``t`` samples; acquisition functions call it themselves.
+            number ``t`` of context samples such as `RadiusSchedule`. ``at(t)`` returns the ball
+            after ``t`` samples; acquisition functions call `at` themselves.
     """
 
     def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:
@@ -181,7 +186,7 @@ class Ball(AmbiguitySet):
 
 @dataclass(frozen=True)
 class RadiusSchedule:
-    """The radius ``c / sqrt(t)`` after ``t`` samples, which decreases at the theoretical rate.
+    """The radius ``c / sqrt(t)`` after ``t`` samples, which decreases like sampling errors.
 
     Every ball accepts a schedule as ``radius``, such as ``TotalVariationBall(RadiusSchedule(1))``.
 
@@ -206,7 +211,7 @@ class RadiusSchedule:
 
 
 def check_values(values: Tensor, contexts: ContextDistribution) -> None:
-    """Raise unless ``values`` are finite numbers of shape ``... x M``."""
+    """Raise an error unless ``values`` are finite numbers, ``... x M``, for ``M`` atoms."""
     check_instance("contexts", contexts, ContextDistribution)
     if check_tensor("values", values).dim() == 0 or values.shape[-1] != contexts.num_points:
         raise BotorchTensorDimensionError(

@@ -13,8 +13,9 @@ from botorch_calib.robust.sets.base import Ball
 class ChiSquaredBall(Ball):
     """Distributions ``p`` with ``sum_i (p_i - w_i)^2 / w_i <= radius``.
 
-    Atoms with ``w_i = 0`` have ``p_i = 0``. The worst-case distribution is ``p_i = w_i max(0, tau -
-    u_i)``, up to a factor. The threshold ``tau`` is found from the sorted values. Some authors
+    ``w`` are the weights of the centre. Atoms with ``w_i = 0`` have ``p_i = 0``. The worst-case
+    distribution is ``p_i = w_i max(0, tau - u_i)``, up to a factor, for the values ``u_i`` of the
+    function at the atoms. The threshold ``tau`` is found from the sorted values. Some authors
     define the divergence with a factor of 1/2.
 
     Args:
@@ -39,20 +40,23 @@ class ChiSquaredBall(Ball):
 
     def _sorted_worst(self, u: Tensor, weights: Tensor) -> Tensor:
         steps, mass = u.diff(dim=-1, prepend=u[:, :1]), weights.cumsum(dim=-1)
-        # First and second moment of ``(u_k - u)_+`` as sums of nonnegative terms: differences
-        # would lose the smallest value, which matters even with a tiny weight.
+        # First and second moment of ``(u_k - u)_+``, for each ``k``, as sums of nonnegative terms.
+        # Differences of moments of ``u`` would lose the contribution of the smallest value, which
+        # matters even with a tiny weight.
         growth = pad(mass[:, :-1], (1, 0)) * steps
         slack = growth.cumsum(dim=-1)
         square = ((2 * pad(slack[:, :-1], (1, 0)) + growth) * steps).cumsum(dim=-1)
-        # At the threshold tau = u_k, the divergence plus 1 is square / slack^2. It decreases with k
-        # from infinity. Atoms up to the last k where the divergence exceeds the radius keep mass.
+        # At the threshold tau = u_k, the divergence plus 1 is square / slack^2. The divergence
+        # decreases in k, from infinity. So the atoms up to the last k at which the divergence
+        # exceeds the radius keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
         last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True).sub_(1)
         last.clamp_(min=0)  # no atom is active if values are NaN
         mass, slack, threshold = (v.gather(-1, last) for v in (mass, slack, u))
         weights = torch.where(torch.arange(u.shape[-1], device=u.device) <= last, weights, 0.0)
         # Deviations from the mean over the atoms that keep mass. p = w (1/mass - slope deviation)
-        # has the divergence 1/mass + slope^2 mass variance - 1, which is set to the radius.
+        # has the divergence 1/mass + slope^2 mass variance - 1. Setting it to the radius gives the
+        # slope.
         deviation = u - threshold + slack / mass
         variance = (weights * deviation.square()).sum(dim=-1, keepdim=True) / mass
         excess = (1 + self.radius - 1 / mass).clamp(min=0.0)

@@ -15,9 +15,10 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 class ConditionalValueAtRisk(AmbiguitySet):
     """The mean over the worst ``alpha`` share of the contexts.
 
-    This mean is the worst case over the distributions ``p <= w / alpha``. With ``alpha = 1`` it is
-    the expectation. BoTorch's risk measure ``CVaR(a)`` averages over the worst share ``1 - a``, so
-    it equals ``ConditionalValueAtRisk(1 - a)``, up to the contribution of one sample.
+    This mean is the worst case over the distributions ``p <= w / alpha``, where ``w`` are the
+    weights of the centre. With ``alpha = 1`` it is the expectation. BoTorch's risk measure
+    ``CVaR(a)`` averages over the worst share ``1 - a``, so it equals ``ConditionalValueAtRisk(1 -
+    a)``, up to the contribution of one sample.
 
     Args:
         alpha: The share of the contexts, as a probability in (0, 1].

@@ -11,21 +11,23 @@ from botorch_calib._roots import bracketed_root
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
 
-# The factor exp(-_FLOOR) of the mass of an atom is 0 in float64.
+# Upper limit of the exponents ``s u``. As exp(-800) is 0 in float64, the limit changes no mass.
 _FLOOR = 800.0
 # Lower limit of divergences in denominators
 _LEAST = 1e-300
-# For smaller |t|, r log r - r + 1 with r = exp(t) is computed by a power series in t.
+# For |t| below this, r log r - r + 1 with r = exp(t) is computed by a power series in t, as the
+# terms of the formula cancel; for larger |t| it is computed by the formula.
 _SMALL = 0.1
-# Number of Newton steps in a bracket. Only the hardest instances need nearly as many steps.
+# Limit on the number of Newton steps. Only the hardest instances need nearly as many steps.
 _STEPS = 25
 
 
 class KLBall(Ball):
     """Distributions ``p`` with ``sum_i p_i log(p_i / w_i) <= radius``.
 
-    Atoms with ``w_i = 0`` have ``p_i = 0``. The worst-case distribution is exponentially tilted:
-    ``p_i = w_i exp(-s u_i)``, up to a factor. Newton's method finds the ``s`` at which the
+    ``w`` are the weights of the centre. Atoms with ``w_i = 0`` have ``p_i = 0``. The worst-case
+    distribution is exponentially tilted: ``p_i = w_i exp(-s u_i)``, up to a factor, for the values
+    ``u_i`` of the function at the atoms. Newton's method finds the ``s`` at which the
     divergence equals the radius, without synchronizing with the device. Let ``W`` be the total
     weight of the atoms with the smallest value. If the radius is at least ``-log W``, the
     worst-case distribution is the centre restricted to these atoms.
@@ -46,15 +48,17 @@ class KLBall(Ball):
         worst = weights * (u <= 0)
         mass = worst.sum(dim=-1, keepdim=True)
         tilted, size, _ = tilt(u, weights, self._search(u, weights).exp())
-        # Rounding may put the result outside of the ball: move it towards the centre (convexity).
+        # Rounding may put the result outside of the ball: move it towards the centre. The
+        # divergence is convex, so it decreases at least in proportion to the distance.
         share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
         tilted = torch.lerp(weights.expand_as(tilted), tilted, share)
         return torch.where(-mass.log() > self.radius, tilted, worst / mass)
 
     def _search(self, u: Tensor, weights: Tensor) -> Tensor:
         """Return ``log s``, of shape ``b``, at which the divergence equals the radius."""
-        # The divergence is at most s^2 / 8 (Hoeffding), which gives the lower limit. It is about
-        # s^2 / 2 times the variance of u for small s, which gives the start.
+        # The divergence is at most s^2 / 8 (Hoeffding), which gives the lower limit. For small s
+        # the divergence is about s^2 / 2 times the variance of u, which gives the start. At the
+        # upper limit only atoms with the smallest value have mass.
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
         high = torch.maximum((_FLOOR / gap).log(), low)
@@ -76,7 +80,9 @@ class KLBall(Ball):
 def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The distribution ``w exp(-s u)``, its divergence from ``w``, and ``s u`` clamped at 800.
 
-    The smallest value in each row of ``u``, ``b x M``, must be 0. The tilts ``s`` have shape ``b``.
+    The shapes are ``b x M``, ``b`` and ``b x M``. ``w`` are the ``weights``, and the distribution
+    is normalised. The smallest value in each row of ``u``, ``b x M``, must be 0. The tilts ``s``
+    have shape ``b``.
     """
     scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
     shrinkage = torch.expm1(-scaled) @ weights
@@ -86,7 +92,8 @@ def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]
     log_ratio = -scaled - log_total
     ratio = log_ratio.exp()
     tilted = weights * ratio
-    # Each term r log r - r + 1 >= 0, so rounding does not spoil small divergences.
+    # The divergence is the sum of w (r log r - r + 1), with the ratio r of the tilted weight to w.
+    # No term is negative, so small divergences do not suffer from cancellation.
     direct = ratio * log_ratio - torch.expm1(log_ratio)
     t = log_ratio.clamp(-_SMALL, _SMALL)
     series = torch.zeros_like(t)

@@ -14,35 +14,44 @@ from botorch_calib.robust.contexts import ContextDistribution, pairwise_distance
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.sets.base import Ball
 
-# Largest gap between primal and dual values, for values that range over [0, 1].
+# Largest accepted gap between primal and dual values, for values that range over [0, 1]; the search
+# of a row ends at a smaller gap.
 _GAP = 1e-12
-# Limit on the number of cutting planes, which is finite. No instance has needed this many.
+# Limit on the number of cutting planes. The search would end after finitely many planes without a
+# limit, and no instance has needed this many.
 _MAX_STEPS = 200
 # On a GPU the test for convergence forces a synchronization, so it runs once in this many steps.
 # Most instances need 4 to 14 steps. On a CPU the test runs after each step.
 _BLIND_STEPS = 16
-# Number of costs in one block, on a CPU and on a GPU. On a CPU a block fits into the cache.
+# Number of costs of moving one atom to another that are computed together, on a CPU and on a GPU.
+# On a CPU such a block fits into the cache.
 _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 
 
 class WassersteinBall(Ball):
     r"""Distributions within Wasserstein distance ``radius`` (order 1, Euclidean ground distance).
 
-    * ``method="exact"``: distributions on all atoms, even of weight 0. By duality, the value is
+    Let the centre have the ``M`` atoms ``c_i`` with weights ``w_i``, let ``u_i`` be the values of
+    the function ``u`` at the atoms, and let ``E u`` be their mean under the centre.
 
-        ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
+    * ``method="exact"``: distributions on all atoms, even of weight 0. By duality, the worst case
+      is
 
-      concave and piecewise linear in ``gamma``. Cutting planes from both sides solve it to a
-      duality gap of 1e-12 times the range of ``u``. The worst-case distribution moves the mass of
-      each atom to the cheapest atom at the optimal ``gamma``. If two plans tie, it mixes them such
-      that the transport costs exactly the radius. Time and memory grow with ``M^2``.
+        ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``.
+
+      The function of ``gamma`` is concave and piecewise linear. Cutting planes from both sides find
+      its maximum to a duality gap of 1e-12 times the range of ``u``. The worst-case distribution
+      moves the mass of each atom to the cheapest atom at the optimal ``gamma``. If two transport
+      plans tie, it mixes them such that the transport costs exactly the radius. Time and memory
+      grow with ``M^2``.
     * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], with
-      gradients at the contexts' ``lipschitz_points``. If these points fill the range of the
-      contexts, this is a lower bound, which is not always attained. **If the points are samples**,
-      steeper contexts may be missed: the value may exceed the worst case. Only `evaluate` works.
+      gradients at the ``lipschitz_points`` of the `ContextDistribution`. If these points fill the
+      range of the contexts, this is a lower bound of the worst case, which is not always attained.
+      **If the points are samples**, steeper contexts may be missed, and the value may exceed the
+      worst case. Only `evaluate` is available, as `worst_case` receives no gradients of ``u``.
 
-    If ``L`` is the Lipschitz constant of ``u`` in the context, over the whole range,
-    ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
+    If ``L`` is the Lipschitz constant of ``u`` in the context, over the whole range, the value of
+    the exact method is between ``max(E u - radius L, min u)`` and ``E u``.
 
     The maximum over contexts has kinks, which slow a quasi-Newton search: use `optimize_robust`.
 
@@ -90,9 +99,9 @@ class WassersteinBall(Ball):
 
 
 class _Plan(NamedTuple):
-    """A transport plan for each of ``b`` functions."""
+    """A transport plan for each of ``b`` functions; the ``m`` sources have positive weight."""
 
-    target: Tensor  # atom to which the mass of each source moves, b x m
+    target: Tensor  # index of the atom to which the mass of each source moves, b x m
     mean: Tensor  # mean of the function after the move, b x 1
     cost: Tensor  # cost of the transport, b x 1
 
@@ -104,8 +113,9 @@ class _Plan(NamedTuple):
 class _Transport:
     """Computes the exact worst-case distributions of ``b`` functions.
 
-    A plan that moves atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)``, which
-    lies above the concave dual function and touches it where the plan is cheapest. The search keeps
+    A plan that moves atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)`` in the
+    dual variable ``gamma`` (see `WassersteinBall`). The line lies above the concave dual function
+    and touches it where the plan is cheapest. The search keeps
     two plans: ``near`` costs at most the radius, and ``far`` costs more. The next ``gamma`` is
     where the lines of both plans cross. The value of the lines at the crossing is an upper bound on
     the optimum, and equals the mean of the mixture of both plans that costs exactly the radius. The
@@ -125,12 +135,13 @@ class _Transport:
 
     @property
     def on_processor(self) -> bool:
-        """Whether results can be read without waiting for a device."""
+        """Whether tensors are on the CPU, so that reading a result does not synchronize."""
         return self.u.device.type == "cpu"
 
     def solve(self) -> Tensor:
         """Worst-case distributions, ``b x M``."""
-        # The cheapest plans for gamma = infinity and gamma = 0.
+        # At gamma = infinity the cheapest plan moves nothing. At gamma = 0 it moves all mass to the
+        # smallest value.
         near = self._plan(self.sources.expand(len(self.u), -1))
         far = self._plan(self.u.argmin(dim=-1, keepdim=True).expand_as(near.target))
         done = far.cost <= self.radius

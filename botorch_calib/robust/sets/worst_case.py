@@ -12,8 +12,8 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 class WorstCase(AmbiguitySet):
     """All distributions on the atoms: the worst case is the smallest value over all atoms.
 
-    If the atoms fill a box, such as the mean of the contexts plus and minus their standard
-    deviation, the worst case is the robust objective of StableOpt (Bogunovic et al. 2018).
+    If the atoms fill a box, such as the contexts within one standard deviation of their mean, the
+    worst case is the robust objective of StableOpt (Bogunovic et al. 2018).
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, WorstCase(), contexts)
