@@ -267,20 +267,25 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float
         mean, variance = normal.mean.unsqueeze(-1), normal.variance.unsqueeze(-1)
         stated = Prediction(mean, variance, objective=False)
     else:
-        is_single = check_model(model).num_outputs == 1 and not batch_of_models(model)
-        if is_single and calibrator is None:
+        if check_model(model).num_outputs != 1 or batch_of_models(model):
+            raise _unsupported(model)
+        if calibrator is None:
             check_process(process)
-        elif is_single and isinstance(model, WrapperModel):
+        elif isinstance(model, WrapperModel):
             model.warn_if_unlearned()
-        stated = predict(model, points, objective=False) if is_single else None
-        if stated is None or stated.shape[-2:] != (1, 1):
-            raise UnsupportedError(
-                f"{type(model).__name__} must have one output and no batch dimension, and predict "
-                "one value for each point. For several outputs make one report each."
-            )
+        stated = predict(model, points, objective=False)
+        if stated.shape[-2:] != (1, 1):
+            raise _unsupported(model)
     predictive = None if calibrator is None else stated.predictive
     judged = judged_predictions(stated, predictive, Y, alpha)
     return Forecasts(X, None, judged, _base_name(process))
+
+
+def _unsupported(model: Module) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(model).__name__} must have one output and no batch dimension, and predict one "
+        "value for each point. For several outputs make one report each."
+    )
 
 
 def _base_name(process: Module) -> str:

@@ -18,6 +18,7 @@ from benchmarks.decisions.bbob_constrained import (
     start_value,
     tasks,
 )
+from benchmarks.decisions.oracle_report import OracleReport
 from benchmarks.decisions.suites import BBOB_CONSTRAINED
 from benchmarks.decisions.tasks import Search, cube
 from benchmarks.framework.runner import without_expected_warnings
@@ -152,6 +153,8 @@ def test_gains_over_the_start_are_shares_of_the_oracles() -> None:
         "plain": [run(s, gain) for s, gain in zip(seeds, (1.0, 2.0), strict=True)],
         "oracle": [run(s, gain) for s, gain in zip(seeds, (2.0, 4.0), strict=True)],
     }
-    plain, oracle = BBOB_CONSTRAINED.report._gains(TASK, runs)
+    report = BBOB_CONSTRAINED.report
+    assert isinstance(report, OracleReport)
+    plain, oracle = report._gains(TASK, runs)
     assert plain == [TASK.name, "plain", "2", "1.500", "50", "50 to 50"]
     assert oracle[4] == "100"
