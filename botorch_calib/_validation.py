@@ -57,21 +57,21 @@ def _number(value: object, allow_inf: bool = False) -> float:
 
 
 def check_number(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Return ``value`` as a float; raise unless it is a number, and finite unless ``allow_inf``."""
+    """Return ``value`` as a float; raise if it is not a number, and finite unless ``allow_inf``."""
     if math.isnan(number := _number(value, allow_inf)):
         _refuse(name, "a number" if allow_inf else "a finite number", value)
     return number
 
 
 def check_open_unit(name: str, value: object) -> float:
-    """Return ``value`` as a float; raise unless it is a number strictly between 0 and 1."""
+    """Return ``value`` as a float; raise if it is not a number strictly between 0 and 1."""
     if not 0.0 < (number := _number(value)) < 1.0:
         _refuse(name, "a number in the open interval (0, 1)", value)
     return number
 
 
 def check_positive(name: str, value: object, *, allow_inf: bool = False) -> float:
-    """Return ``value`` as a float; raise unless it is positive, and finite unless ``allow_inf``."""
+    """Return ``value`` as a float; raise if it is not positive, and finite unless ``allow_inf``."""
     if not (number := _number(value, allow_inf)) > 0.0:
         _refuse(name, "a positive number", value)
     return number
@@ -94,7 +94,7 @@ def check_limit(name: str, limit: object) -> float | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Return ``value`` as an ``int``; raise unless it is an integer (no boolean) >= ``least``."""
+    """Return ``value`` as an ``int``; raise if it is not an integer (no boolean) >= ``least``."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -113,7 +113,7 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_one_of(name: str, value: T, known: Collection[T]) -> T:
-    """Return ``value``; raise unless it is one of the ``known`` values."""
+    """Return ``value``; raise if it is not one of the ``known`` values."""
     if value not in known:
         _refuse(name, f"one of {', '.join(map(repr, known))}", value)
     return value
@@ -166,7 +166,7 @@ def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[in
 
 
 def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
-    """Return ``value``; raise unless it is a ``kind``. Errors suggest the ``example``, if given."""
+    """Return ``value``; raise if it is not a ``kind``. Errors suggest the ``example``, if given."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         such = f" such as {example}" if example else ""
@@ -175,7 +175,7 @@ def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
 
 
 def check_callable(name: str, value: T, kind: str = "callable") -> T:
-    """Return ``value``; raise unless it is callable or None. Errors call a valid value ``kind``."""
+    """Return ``value``; raise if it is not callable or None. Errors call a valid value ``kind``."""
     if value is not None and not callable(value):
         _refuse(name, kind, value)
     return value

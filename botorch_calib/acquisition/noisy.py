@@ -97,8 +97,8 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def __init__(
         self, model: Model, X_baseline: Tensor, *, cache_root: bool | None = None, **kwargs: Any
     ) -> None:
-        # BoTorch's constructor uses both kinds of points before it calls `set_X_pending`, so both
-        # are checked here.
+        # BoTorch's constructor uses both kinds of points before the call of `set_X_pending`, so
+        # both are checked here.
         if check_finite("X_baseline", X_baseline).dim() < 2:
             raise BotorchTensorDimensionError(
                 f"`X_baseline` must have shape r x d, got {tuple(X_baseline.shape)}."

@@ -47,7 +47,7 @@ class DelayStrategy:
             ``"pending"`` for pending queries; ``"all"``, as published, for all queries of the last
             ``ledger.max_wait``; None: no widening.
         beta: Square of the multiplier of the posterior standard deviation in the confidence region,
-            before it is widened.
+            before widening.
         feedback_bound: Factor of the sum of standard deviations over the window, in reciprocal
             units of the outcome (default: one over the standard deviation of the observed values).
             The product is added to the multiplier.

@@ -26,7 +26,7 @@ from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.models.process import like, observed_process
 from botorch_calib.robust.contexts import pairwise_distances
 
-# A point repeats a failed query if the two differ by at most this in every coordinate, as a
+# A point repeats a failed query if the two differ by no more than this in every coordinate, as a
 # fraction of the width of the box.
 SAME = 1e-6
 # A pending query whose predicted label (1 for a value, 0 for a failure) is at least `SAFE` does not

@@ -36,7 +36,7 @@ _IN_USE: set[Path | int] = set()
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    A query is recorded before its evaluation starts. A value is recorded when it arrives, even
+    A query is recorded before the evaluation starts. A value is recorded when it arrives, even
     while the next query is being chosen. A run with a ledger in the same file continues an
     interrupted run.
 

@@ -28,7 +28,7 @@ class PebbleExecutor(Executor):
 
     Args:
         max_workers: Number of processes.
-        timeout: Time limit of each call in seconds, from its start in a process (None: no limit).
+        timeout: Time limit of each call in seconds, from the start in a process (None: no limit).
         pool: Further arguments of Pebble's ``ProcessPool``, such as ``initializer``, or
             ``max_tasks=1`` for a new process per call.
 

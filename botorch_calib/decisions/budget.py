@@ -22,7 +22,7 @@ LEAST_SHARE = 1e-12
 
 
 def check_level(level: float) -> float:
-    """Return ``level``; raise unless it is in (0, 1), far enough from 1 for double precision."""
+    """Return ``level``; raise if it is not in (0, 1), or too close to 1 for doubles."""
     if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
         raise InputDataError(
             f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: quantiles of a "
@@ -64,9 +64,9 @@ class Account(NamedTuple):
         size: float = SIZE,
         least: float = LEAST_EXCESS,
     ) -> Self:
-        """Return the account of ``decisions``, given in the order in which they were made.
+        """Return the account of ``decisions``, which must be in the order they were made.
 
-        Let ``share`` be the stated share of violations, ``1 - level``, and let ``size`` be the
+        Let ``share`` be the stated share of violations, ``1 - level``, and ``size`` the
         budget. A certified round adds ``1 - share`` to the excess if the outcome violated a limit,
         and subtracts ``share`` if the outcome did not, down to ``least``. An uncertified round
         subtracts ``share`` from a positive excess, down to 0, if the outcome was within the

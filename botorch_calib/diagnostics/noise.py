@@ -41,7 +41,7 @@ _WIDTH = 100  # of printed lines
 
 # Largest distance between neighbouring grid points, in the logarithm of the multiplier.
 _STEP = 0.02
-# Log likelihoods that differ by at most this count as equal: the data then do not exclude that
+# Log likelihoods that differ by no more than this count as equal: the data then do not exclude that
 # there is no noise.
 _TIE = 1e-9
 

@@ -87,7 +87,7 @@ class CalibrationReport:
 
     @property
     def num_observations(self) -> int:
-        """Number of observations with which the predictions are compared."""
+        """Number of observations that the predictions are compared with."""
         return len(self.base.pits)
 
     @property

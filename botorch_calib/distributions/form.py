@@ -20,7 +20,7 @@ class PiecewiseForm:
     Integrals branch on the form instead of on knots, which would be read back from the device.
 
     Args:
-        uniform: For each piece, from left to right, whether it is uniform; otherwise it is a
+        uniform: For each piece, from left to right, whether the piece is uniform; otherwise it is a
             truncated normal distribution.
         open_low: Whether the first knot is minus infinity.
         open_high: Whether the last knot is plus infinity.

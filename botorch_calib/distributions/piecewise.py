@@ -81,7 +81,7 @@ class PiecewisePredictive(WithMoments):
             ``K - 1`` inner knots if both outer knots are infinite.
         masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1. Their
             batch shape broadcasts against the batch shape of ``knots``.
-        uniform: For each piece, whether it is uniform; otherwise it is a truncated normal
+        uniform: For each piece, whether the piece is uniform; otherwise it is a truncated normal
             distribution. The knots of a uniform piece must be finite.
         scale: Standard deviation of the normal pieces before truncation, ``batch_shape`` (default:
             1).

@@ -154,7 +154,7 @@ def calibrated_model_config(
     model_class: type[Model] | None = None,
     **options: Any,
 ) -> ModelConfig:
-    """Return a configuration with which Ax calibrates its own Gaussian process of an outcome.
+    """Return a configuration that makes Ax calibrate its own Gaussian process of an outcome.
 
     Pass the configuration to `calibrated_generation_strategy` or to Ax's
     ``choose_generation_strategy`` (method ``"custom"``), or make it the only configuration of an
@@ -210,7 +210,7 @@ def calibrated_model_config(
 def delayed_model_config(
     imputation: str = "censor", *, maximize: bool = True, calibrated: ModelConfig | None = None
 ) -> ModelConfig:
-    """Return a configuration with which Ax's model of an outcome takes account of pending trials.
+    """Return a configuration that lets Ax's model of an outcome take account of pending trials.
 
     Use the configuration with the acquisition function `DelayedUpperConfidenceBound` or
     `DelayedThompsonSampling`. `delay_aware_generation_strategy` sets both.

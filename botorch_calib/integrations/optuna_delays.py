@@ -101,7 +101,7 @@ class DelayAwareSampler(BoTorchSampler):
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
-        calibrator: Calibrator that replays the complete trials in the order in which they ended.
+        calibrator: Calibrator that replays the complete trials in the order of their ends.
             Each fit starts from an untrained copy of the calibrator (default: no calibration).
         fit: See `DelayAwareProposer`. Inputs are in the unit cube; the outcome is a maximised
             objective or a constraint (default: a `PartlyKnownNoiseGP`).

@@ -144,7 +144,7 @@ class FeedbackLedger:
         maximize: bool | None = None,
         propose: Propose | None = None,
     ) -> Self:
-        """Open the ledger in a file, or create it if the file does not exist or is empty.
+        """Open the ledger in a file, or create it if the file is missing or empty.
 
         The file is an SQLite database on a local disk. When a method returns, its change is on
         disk. A killed process may leave a second file whose name ends in ``-journal``: never delete
@@ -179,7 +179,7 @@ class FeedbackLedger:
         """Return a copy in memory of the ledger in a file, to which another process may write.
 
         Raises:
-            InputDataError: If the file does not exist or is empty.
+            InputDataError: If the file is missing or empty.
             DamagedLedgerError: If the file is damaged, or not a ledger in this format.
         """
         path = Path(path).resolve()
@@ -269,7 +269,7 @@ class FeedbackLedger:
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
     def submit(self, x: object, time: float | None = None, decision: object = None) -> int:
-        """Record a query before its evaluation starts, and return the trial's id: 0, 1, ...
+        """Record a query before the evaluation starts, and return the trial's id: 0, 1, ...
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.

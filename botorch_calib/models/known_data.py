@@ -23,7 +23,7 @@ SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
 
 
 class KnownData:
-    """A model's observations, with which new observations are compared.
+    """A model's observations, for comparison with new observations.
 
     The observations have points ``n x d`` and values ``n x 1``. An observation that matches a new
     observation is removed, so each is matched at most once.
@@ -34,7 +34,7 @@ class KnownData:
         for point, y in zip(X.tolist(), Y.flatten().tolist(), strict=True):
             self.values[tuple(point)].append(y)
         # A model's outcomes have rounding errors of the outcome transform and its inverse, so
-        # values match if they differ by at most this number.
+        # values match if their difference does not exceed this number.
         self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
         self._range = float(Y.max() - Y.min()) if len(Y) else 0.0
 

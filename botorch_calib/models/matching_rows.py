@@ -8,15 +8,15 @@ from collections import defaultdict, deque
 import torch
 from torch import Tensor
 
-# Coordinates that differ by at most this fraction of a parameter's range are taken as equal, since
-# their difference is a rounding error. Larger differences make the points distinct.
+# Coordinates that differ by no more than this fraction of a parameter's range are taken as equal,
+# since their difference is a rounding error. Larger differences make the points distinct.
 ROUNDED = 1e-9
 
 
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
     """Return whether each point, ``batch_shape x d``, equals any row of ``others``, ``n x d``.
 
-    The result is boolean, ``batch_shape``. A point equals a row if they differ by at most
+    The result is boolean, ``batch_shape``. A point equals a row if they differ by no more than
     ``tolerance`` in each element.
     """
     # The maximum norm is computed from differences of elements. The Euclidean norm may be computed

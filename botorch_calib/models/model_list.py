@@ -89,7 +89,7 @@ class CalibratedModelList(ModelList):
         If their values differ between outcomes, pass `CalibratedModel` objects to the constructor.
 
         Raises:
-            UnsupportedError: If a model cannot be calibrated, or its outputs are correlated.
+            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
             InputDataError: If the length of ``calibrator`` is not the number of outcomes.
         """
         models = _models_of_outcomes(check_model(model))
@@ -230,7 +230,7 @@ class CalibratedModelList(ModelList):
         ``i``, call ``model.models[i].observe(X, Y)``.
 
         Args:
-            X: Inputs ``n x d`` in the order in which they were observed, or a sequence of one
+            X: Inputs ``n x d`` in the order of observation, or a sequence of one
                 tensor of this shape for each of the ``m`` outcomes.
             Y: Observed values ``n x m``, in units of the outcomes.
             Yvar: Noise variances ``n x m``, in squared units of the outcomes; ignored for models

@@ -22,7 +22,7 @@ RESIDUALS = ("prequential", "loo")
 def prequential_residuals(model: Module) -> Tensor:
     """Return one-step-ahead standardised residuals ``n`` of a GP's training data, in order.
 
-    Let ``y`` be the training targets, and let ``L L^T`` be their prior covariance, including noise.
+    Let ``y`` be the training targets, and ``L L^T`` their prior covariance, including noise.
     The residuals are ``e = L^{-1} (y - prior mean)``. ``e_t`` equals ``(y_t - mu_t) / s_t``, where
     the mean ``mu_t`` and the standard deviation ``s_t`` of ``y_t`` are predicted from the
     observations before ``t``, at the current hyperparameters. An increasing affine outcome
@@ -40,7 +40,7 @@ def prequential_residuals(model: Module) -> Tensor:
 def loo_residuals(model: Module) -> Tensor:
     """Return leave-one-out standardised residuals ``n`` of a GP's training data, in order.
 
-    Let ``y`` be the training targets, and let ``K`` be their prior covariance, including noise. The
+    Let ``y`` be the training targets, and ``K`` their prior covariance, including noise. The
     residuals are ``z_i = [K^{-1} (y - prior mean)]_i / sqrt([K^{-1}]_ii)`` (Rasmussen & Williams
     2006, eqs. 5.10-5.12). They equal the residuals of
     ``botorch.cross_validation.efficient_loo_cv``, but avoid the cancellation in the difference of

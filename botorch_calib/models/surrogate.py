@@ -143,7 +143,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         precision. If an error is raised, nothing has changed.
 
         Args:
-            X: Inputs ``n x d``, in the order in which they were observed. Unless ``condition`` is
+            X: Inputs ``n x d``, in the order of observation. Unless ``condition`` is
                 False, each row removes one equal pending point.
             Y: Observed values ``n x 1``, in units of the outcome.
             Yvar: Noise variances ``n x 1``, in squared units of the outcome, for a process with

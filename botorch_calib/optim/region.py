@@ -23,7 +23,7 @@ _LINE = "triples `(indices, coefficients, rhs)`, two tensors and a number"
 _SPREADS = (0.1, 0.01)
 # Number of points that are drawn from the box for each requested point of the region
 _OVERSAMPLED = 16
-# Steps of a random walk before its first sample: few, since the walk starts at a feasible point
+# Steps of a random walk before the first sample: few, since the walk starts at a feasible point
 _BURN_IN = 200
 
 

@@ -59,7 +59,7 @@ def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 def plot_timeline(
     trials: Sequence[Trial], now: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Plot a bar for each trial, from its submission to the arrival of its value.
+    """Plot a bar for each trial, from the submission to the arrival of the value.
 
     The bar of a trial without a value ends at ``now``. This includes failed trials, since their end
     is not known.

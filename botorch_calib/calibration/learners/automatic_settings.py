@@ -93,7 +93,7 @@ class AggregatedQuantileTracker(QuantileLearner):
             There is a member for each combination of lengthscale, scale and step size.
         scales: Strengths of localization ``k(x, x) > 0`` of the members with finite lengthscales.
         step_sizes: First step sizes of the members.
-        step_decay: Exponent with which the step sizes of all members decay over time.
+        step_decay: Exponent of the decay of all members' step sizes over time.
         initial: Initial constants of all members in [0, 1], of shape ``M`` (default: ``levels``).
 
     Example:
@@ -204,7 +204,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         """Return, for each level ``p``, an upper bound on ``|mean(o) - p|``, of shape ``M``.
 
         Here ``mean(o)`` is the fraction of the first ``num_steps`` scores that were at or below the
-        threshold. The bound holds for every sequence of inputs and of scores in [0, 1].
+        threshold. The bound is valid for every sequence of inputs and of scores in [0, 1].
         """
         check_count("num_steps", num_steps)
         return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps

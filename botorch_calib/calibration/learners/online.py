@@ -134,7 +134,7 @@ class OnlineQuantileTracker(QuantileLearner):
         r"""Return, for each level ``p``, an upper bound on ``|mean(o) - p|``, of shape ``M``.
 
         Here ``mean(o)`` is the fraction of the first ``T = num_steps`` scores that were at or below
-        the threshold (notation as in the class docstring). The bound holds for every sequence of
+        the threshold (notation as in the class docstring). The bound is valid for every sequence of
         inputs and of scores in [0, 1], with and without localization.
 
         **Proof.** Let ``m = max(p, 1 - p)``. The step sizes ``eta_t`` never increase, and ``p - o_t

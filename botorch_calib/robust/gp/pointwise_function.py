@@ -158,7 +158,7 @@ class PointwiseFunction(ContextualFunction):
         """Norms and derivatives as in `_twice_along`, by finite differences of derivatives."""
         width = x.shape[-1]
         norm, direction = norm_and_direction(self._differentiated(x, c, True)[1][:, width:])
-        # A move by ``direction`` changes each context by at most ``unit`` scales, so the step size
+        # A move by ``direction`` changes no context by more than ``unit`` scales, so the step size
         # of the stencil is eps^(1/5) scales.
         unit = (direction.abs() / scale).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
