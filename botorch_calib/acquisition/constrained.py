@@ -95,7 +95,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or a tensor that
-            broadcasts to the batch shape of the points.
+            can be broadcast to the batch shape of the points.
         objective_index: The index of the objective among the outcomes.
         constraints: As in `LogCalibratedProbabilityOfFeasibility`, without limits on the objective.
         maximize: If False, the improvement is ``(best_f - f~)+``.

@@ -119,10 +119,10 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         Args:
             model: A model conditioned on all queries, as from `CensoredDelayModel.from_ledger`.
             ledger: The queries so far; ``maximize`` is taken from the ledger.
-            window: The queries in the sum that is part of ``nu``. ``"pending"`` selects pending
-                queries, which suffice for the paper's proof. ``"all"`` selects all queries of the
-                last ``ledger.max_wait`` iterations or seconds, as in the paper. None selects no
-                queries.
+            window: Which queries enter the sum in the multiplier ``nu`` ([Verma2022]_).
+                ``"pending"`` selects pending queries, which suffice for the paper's proof.
+                ``"all"`` selects all queries of the last ``ledger.max_wait`` iterations or seconds,
+                as in the paper. None selects no queries.
             now: Time at which the ledger is evaluated (default: the current time).
             kwargs: Further arguments of the constructor.
         """
@@ -153,7 +153,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
         """Compute attributes from a model that is conditioned on ``num_pending`` pending points.
 
-        If the method raises an error, the attributes must be unchanged.
+        An implementation that raises an error must leave the attributes unchanged.
         """
 
 

@@ -97,7 +97,7 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         best_f: Value to improve upon, in units of the outcome: a scalar, or a tensor that
-            broadcasts to the batch shape of the points.
+            can be broadcast to the batch shape of the points.
         posterior_transform: Affine transform of the outcome. ``best_f`` must be transformed too.
         maximize: If False, the improvement is ``(best_f - f~)+``.
         X_pending: Points under evaluation, ``n x d``. The expected improvement is averaged over

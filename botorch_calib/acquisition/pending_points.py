@@ -33,8 +33,8 @@ class PendingPoints(AcquisitionFunction):
     ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
     points one after another and then evaluate all of them together, as ``q x d``. For such an input
     the result is the sum over the points, where each point is evaluated with the earlier points
-    pending. If values are logarithms, the result is the logarithm of the sum. The input must not
-    require gradients.
+    pending. If values are logarithms, the result is the logarithm of the sum. Such an input must
+    not require gradients.
     """
 
     _X_pending: Tensor | None = None
@@ -82,9 +82,9 @@ class PendingPoints(AcquisitionFunction):
 
     @abstractmethod
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Adapt the attributes to pending points, finite and ``n x d``, or to None (no points).
+        """Update the function's state for pending points, finite ``n x d``, or for none if None.
 
-        If the method raises an error, the attributes must be unchanged.
+        An implementation that raises an error must leave the state unchanged.
         """
 
 

@@ -151,7 +151,7 @@ class RobustAcquisition(ContextRobustFunction):
         >>> quantile = CalibratedUpperConfidenceBound(model, level=0.9)
         >>> acqf = RobustAcquisition(quantile, TotalVariationBall(0.1), contexts)
 
-    The function's values are averaged over contexts as they are, even if they are logarithms. With
+    The function's values are averaged over contexts unchanged, even if they are logarithms. With
     logarithms, contexts in which improvement is very unlikely dominate the expectation.
 
     Args:

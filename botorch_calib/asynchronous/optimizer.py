@@ -219,7 +219,10 @@ class _Run:
         return True
 
     def _look_for_resolved(self) -> None:
-        """Update which trials are resolved or waiting, as users may also resolve trials by hand."""
+        """Refresh the record of resolved and waiting trials.
+
+        Users may also resolve trials by hand.
+        """
         for trial_id in set(range(len(self._ledger))) - self._resolved:
             trial = self._ledger[trial_id]
             if trial.y is not None or trial.status is TrialStatus.FAILED:

@@ -13,9 +13,9 @@ from botorch_calib._validation import check_nonnegative, check_open_unit
 
 #: The default budget: violations allowed in excess of the share ``1 - level`` of certified points.
 SIZE = 10.0
-# The relief of an `Account` stays at most `MOST_RELIEF`, a number of uncertified rounds. Its excess
-# stays at least `LEAST_EXCESS`, a number of violations; otherwise many rounds without a violation
-# would make the quantiles too narrow.
+# The relief of an `Account` is capped at `MOST_RELIEF` (counted in uncertified rounds). Its excess
+# is kept at or above `LEAST_EXCESS` (counted in violations); otherwise many rounds without a
+# violation would make the quantiles too narrow.
 MOST_RELIEF, LEAST_EXCESS = 7, -2.0
 #: The smallest allowed ``1 - level``, well above the rounding of doubles.
 LEAST_SHARE = 1e-12

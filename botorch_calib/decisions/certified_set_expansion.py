@@ -94,11 +94,12 @@ def construct_inputs_certified_set_expansion(
 ) -> dict[str, Any]:
     """Return the arguments of `CertifiedSetExpansion`, from the arguments that Ax passes.
 
-    A given ``constraint`` is used as it is, with its account. Otherwise a new constraint is made
-    from ``model``, an exact Gaussian process for each limited outcome, calibrated or not. The
-    outcomes keep their limits jointly with probability ``level``. The limits are ``constraints``, a
-    dictionary ``{i: (lower, upper)}`` for outputs ``i`` of the model, or
-    ``constraints_tuple=(A, b)`` with ``A y <= b``, where each row of ``A`` limits one outcome.
+    A given ``constraint`` is used unchanged, including its record of past decisions (its
+    `Account`). Otherwise a new constraint is made from ``model``, an exact Gaussian process for
+    each limited outcome, calibrated or not. The outcomes keep their limits jointly with probability
+    ``level``. The limits are ``constraints``, a dictionary ``{i: (lower, upper)}`` for outputs
+    ``i`` of the model, or ``constraints_tuple=(A, b)`` with ``A y <= b``, where each row of ``A``
+    limits one outcome.
     """
     if constraint is None:
         if model is None:

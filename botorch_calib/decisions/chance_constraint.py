@@ -263,7 +263,7 @@ class ChanceConstraint(DecisionAccount):
 
     @in_turn
     def with_model(self, model: Model | Mapping[str, Model]) -> Self:
-        """Return this constraint, with its account, on refitted models.
+        """Return this constraint, with its record of past decisions, on refitted models.
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or several models by
@@ -888,9 +888,10 @@ def _check_undecided(
 ) -> None:
     """Raise if a decision about a point would be too late, as its outcomes may be known already.
 
-    ``learned`` names the outcomes to which models were fitted. A bound in one of the ``rows`` about
-    the point may belong to one of the ``outcomes``, which are pairs of a value and 0 or, for a
-    bound, 1 or -1. Errors call the point ``subject``.
+    ``outcomes`` maps names to ``(value, side)``, where ``side`` is 0 for an exact value, and 1 or
+    -1 for a lower or upper bound. An exact value beyond a bound that ``rows`` record for this point
+    raises an error, since it may be the same outcome. So does any name in ``learned``, the outcomes
+    to which models were fitted. Errors refer to the point as ``subject``.
     """
     for row in rows:
         for name, side in row.get("beyond", {}).items():

@@ -17,8 +17,8 @@ from botorch_calib.decisions.budget import check_level
 
 # The test bets on a violation rate of 0 and, second, on this share of the allowed rate.
 _ALTERNATIVE = 0.25
-# Rounding error of the log wealth. Half of it is the least weight of the second bet: with a weight
-# of 0, the wealth would stay 0 after a single violation.
+# Rounding error of the log wealth. Half of it is the minimum weight of the second bet: with a
+# weight of 0, the wealth would stay 0 after a single violation.
 _ROUNDING = 1e-12
 
 

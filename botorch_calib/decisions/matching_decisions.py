@@ -1,7 +1,8 @@
-"""Match outcomes with decisions, by equal or rounded points, so that each outcome counts once.
+"""Match outcomes to decisions by comparing their points, so that each outcome counts once.
 
-A point may be passed again with rounding errors from arithmetic, single precision, or a file with
-six digits. An outcome may be passed again with all other data, as in BoTorch's loops.
+Points are compared exactly or up to rounding. A point may be passed again with rounding errors from
+arithmetic, single precision, or a file with six digits. An outcome may be passed again with all
+other data, as in BoTorch's loops.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints
 
-# The largest number of competing points for which the statements are corrected, and the number of
-# posterior draws at each point.
+# The largest number of competing points for whose selection a `Recommendation`'s statements are
+# corrected, and the number of posterior draws at each point.
 _RIVALS, _DRAWS = 500, 2000
 
 

@@ -96,9 +96,10 @@ class WorstContexts:
         r"""Return the smallest ``t`` that the outcome keeps with worst-case probability ``Phi(z)``.
 
         An outcome keeps ``t`` if it is at most ``t``. The result has shape ``...`` and a gradient,
-        and ``z`` broadcasts to ``... x 1``. ``score`` maps ``t``, as ``... x 1``, to the normal
-        scores ``... x M`` of the probability that the outcome keeps ``t`` in each context. ``ends``
-        holds the outcome's quantile at ``Phi(z)`` in each context, ``... x M``: they bracket ``t``.
+        and ``z`` can be broadcast to ``... x 1``. ``score`` maps ``t``, as ``... x 1``, to the
+        normal scores ``... x M`` of the probability that the outcome keeps ``t`` in each context.
+        ``ends`` holds the outcome's quantile at ``Phi(z)`` in each context, ``... x M``: they
+        bracket ``t``.
 
         The normal score of the worst-case probability is nearly linear in ``t``, which suits Newton
         steps. Only the last step records a graph: it gives the gradient of the implicit function,

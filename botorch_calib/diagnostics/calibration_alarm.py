@@ -35,7 +35,7 @@ _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
 class Finding(NamedTuple):
-    """The strongest evidence against the predictions that an alarm has found.
+    """The strongest evidence that an alarm has found against the predictions.
 
     Attributes:
         event: The event that occurs too often or too rarely.
@@ -123,7 +123,7 @@ class CalibrationAlarm:
         self.finding: Finding | None = None
         #: Number of the `observe` call that raised the alarm, from 1; None before the alarm.
         self.raised_at: int | None = None
-        # Points with their outcomes that were passed to `watch` without a grid
+        # Points, with their outcomes, passed to `watch` when no grid was given
         self._watched: set[tuple[float, ...]] = set()
         self._has_warned = False
 

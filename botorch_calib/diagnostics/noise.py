@@ -30,8 +30,8 @@ from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.training_prior import TrainingPrior, training_prior
 
-# If the interval of the noise extends beyond this multiple of the given noise, the advice is that
-# the data hardly determine the noise.
+# If the confidence interval for the noise extends beyond this multiple of the given noise, the
+# report says that the data barely determine the noise.
 _VAGUE = 3.0
 # Noise that is too large does no harm up to this share of the objective's prior standard deviation,
 # so there is no advice: it keeps the covariance of noise-free data well-conditioned. BoTorch's fits
@@ -214,8 +214,8 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     support = supported_multipliers(whitened(data), level)
     # The factor 1.01 allows for rounding: the noise is a difference of two rounded variances.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    # The squares of the given variances are tested only if the data exclude the absence of noise.
-    # Otherwise squares that are nearly zero would always fit.
+    # Test whether standard deviations were passed as variances (so that their squares fit) only if
+    # the data rule out zero noise. Otherwise squares that are nearly zero would always fit.
     is_known = not (is_zero or is_floor) and support.low > 0.0
     are_deviations = given and is_known and not support.low <= 1.0 <= support.high
     if are_deviations:  # but not if the best multiple fits much better than the squares

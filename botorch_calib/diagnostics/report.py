@@ -169,7 +169,7 @@ def _table(report: CalibrationReport) -> list[str]:
 
 
 def _region_rows(columns: list[ForecastScores]) -> list[str]:
-    """Lines with the coverage in each cell of the inputs; each column is a forecaster."""
+    """Lines with the coverage in each region of the input space, one column per forecaster."""
     cells = columns[0].regions
     if not cells:
         return []

@@ -385,10 +385,11 @@ def _beside_normal(
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
     """Return the integrals of ``r h(t)``, ``Phi(t)`` and ``phi(t) / r`` over uniform pieces.
 
-    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``. The result,
-    with shape ``3 x num_uniform x n``, is divided by ``exp(log_scale)``. The integral without noise
-    has a closed form. The difference due to the noise decreases with the distance of ``z`` from
-    ``x``, so a short quadrature rule on each side of ``x`` computes it.
+    With ``t = (z - x) / r``, the integrals are over ``z`` from ``low`` to ``high``, and ``r`` is
+    the noise's standard deviation. The result, with shape ``3 x num_uniform x n``, is divided by
+    ``exp(log_scale)``. Without noise the integrals have closed forms. The correction for noise
+    decays as ``z`` moves away from ``x``, so a short quadrature rule on each side of ``x``
+    suffices.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -468,9 +469,9 @@ class _Integral(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             inputs = x, noise, scale, knots, masses
-            # The slopes have no graph, so second derivatives use differentiable operations. In `x`
-            # and `noise`, they have an error of 1e-15 divided by the ratio of the noise to the
-            # scale, since terms as large as the inverse ratio cancel.
+            # The slopes have no graph, so second derivatives use differentiable operations. Second
+            # derivatives with respect to `x` and `noise` have an error of about 1e-15 * scale /
+            # noise, since terms of size scale / noise cancel.
             value = _by_pieces(x, noise, scale, Pieces(knots, masses, ctx.form), ctx.which)
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
             found = torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)

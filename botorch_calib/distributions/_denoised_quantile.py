@@ -47,7 +47,7 @@ _BELOW_ONE = 1 - 1e-9
 _NUM_CELLS, _NUM_NODES = 80, 12
 _LOW = math.log(integrals.MIN_RATIO)
 _WIDTH = (math.log(integrals.MAX_RATIO) - _LOW) / _NUM_CELLS
-# Largest error of a table, divided by 1 + r, with which it counts as exact. Typical errors are
+# Largest error of a table, divided by 1 + r, at which it counts as exact. Typical errors are
 # 1e-13, unless knots almost coincide.
 _TOLERANCE = 1e-9
 

@@ -406,8 +406,8 @@ def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
     With the densities ``a`` and ``b`` at its ends (see `_EndDensities`), a piece has the mean ``a -
     b`` and the mean square ``1 + a low - b high``. The ends, ``(K + 1) x shape``, are as in
-    `NormalShares`, and the weights broadcast to ``K x shape``. Both results, of shape ``shape``,
-    have derivatives of every order.
+    `NormalShares`, and the weights can be broadcast to ``K x shape``. Both results, of shape
+    ``shape``, have derivatives of every order.
     """
     if ends.numel() > _CHUNK and not ends.is_cuda and weights.shape[1:].numel() == 1:
         columns, own = ends.flatten(1).split(_CHUNK // len(ends), dim=1), weights.view(-1, 1)

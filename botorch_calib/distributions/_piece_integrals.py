@@ -56,7 +56,10 @@ def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tenso
 
 
 def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
-    """Return ``log(sum masses exp(logs))``, at least `LOG_ZERO`; masses of 0 have derivatives."""
+    """Return ``log(sum(masses * exp(logs)))`` over the first dimension, at least `LOG_ZERO`.
+
+    Gradients also flow to masses that are 0.
+    """
     scale = logs.detach().masked_fill(masses == 0.0, _NOTHING).amax(dim=0)
     total = (masses * (logs - scale).clamp(nf.LEAST, -nf.LEAST).exp()).sum(dim=0)
     return (total.clamp(min=nf.TINY).log() + scale).clamp(min=nf.LOG_ZERO)

@@ -209,7 +209,11 @@ class DenoisedMixture(WithTails):
         return center, width, low, high.clamp_(min=0.0).add_(_REACH)
 
     def _taken_to(self, score: Tensor) -> Tensor:
-        """Return the ``z`` that ``T`` maps to ``score``, from the logarithm of the smaller tail."""
+        """Return ``T^-1(score)``.
+
+        To be accurate in both tails, it is computed from the logarithm of the smaller tail
+        probability of the calibrated distribution at ``score``.
+        """
         if self.predictive.scale is not None:
             score = score / self.predictive.scale
         ends = self.predictive.standardized().knots

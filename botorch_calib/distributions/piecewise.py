@@ -71,7 +71,7 @@ class PiecewisePredictive(WithMoments):
     """A distribution on the real line made of uniform and truncated normal pieces.
 
     In a posterior, it is the distribution of standardised observations ``z = (y - mu) / sigma_y``,
-    and its batch shape broadcasts to the shape of the posterior mean. All methods are
+    and its batch shape can be broadcast to the shape of the posterior mean. All methods are
     differentiable in ``knots``, ``masses`` and ``scale``. Numbers that are not tensors are
     converted to double precision, and masses and scales to the precision of the knots.
 
@@ -300,7 +300,10 @@ class PiecewisePredictive(WithMoments):
         return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
-        """Return the distribution of ``factor z``; positive factors broadcast to the batch."""
+        """Return the distribution of ``factor z``.
+
+        ``factor`` is positive, and broadcasts against the batch shape.
+        """
         check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
         shape = torch.broadcast_shapes(self._expanded, factor.shape) if self._expanded else NO_BATCH

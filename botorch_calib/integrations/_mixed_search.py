@@ -83,7 +83,7 @@ class MixedSpace:
 
     @torch.enable_grad()
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-        """Find the best certified point; returns a point ``1 x d``, and whether it is certified.
+        """Find the best certified point; return a point ``1 x d``, and whether it is certified.
 
         The best point has the largest ``acqf`` among points with a ``margin`` of at least 0. If no
         point is certified, the result is the most promising point. In a mixed space (`is_mixed`)

@@ -164,7 +164,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
 def best(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """Search for the best certified point; returns a point ``1 x d`` and whether it is certified.
+    """Search for the best certified point; return a point ``1 x d`` and whether it is certified.
 
     If no point is certified, the result is the most informative point. If there are ``pending``
     points ``n x d``, it is searched with models conditioned on expected outcomes at these points.
@@ -180,7 +180,7 @@ def best(
 def decide(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, Row]:
-    """Decide about the `best` point; returns the point ``1 x d`` and the row to store.
+    """Decide about the `best` point; return the point ``1 x d`` and the row to store.
 
     Warns if the point is not certified.
     """
@@ -233,7 +233,7 @@ def trials_in_table(
     outcomes: pd.DataFrame,
     ids: Iterable[object] = (),
 ) -> list[tuple[Row, dict[str, float]]]:
-    """Match decisions with lines of a table; returns the row and the outcomes of each decision.
+    """Match decisions with lines of a table; return the row and the outcomes of each decision.
 
     ``inputs`` and ``outcomes`` are columns of the same table, and ``ids`` are the lines' ids. A
     line belongs to the decision with the same id. If several lines have the id, the line with the

@@ -274,7 +274,10 @@ def _replayed_inputs(
 def _pending_aware_inputs(
     botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
-    """Return the arguments of `PendingAwareModel`; ``model`` is not fitted yet."""
+    """Return constructor arguments of `PendingAwareModel`, including an unfitted ``model``.
+
+    ``given`` holds the arguments that Ax passes to an input constructor.
+    """
     options = dict(model_config.model_options)
     own = {name: options.pop(name) for name in ("imputation", "maximize")}
     kind = ReplayedModel if "calibrator" in options else None
@@ -287,10 +290,10 @@ def model_within(
     model_config: ModelConfig,
     **given: Any,
 ) -> Model:
-    """Build the inner model of a wrapper, not fitted yet.
+    """Build the unfitted inner model of a wrapper.
 
-    ``options`` are arguments of the model, and ``given`` holds Ax's arguments of an input
-    constructor. If ``model_class`` is None, Ax chooses the class.
+    ``options`` are arguments of the model, and ``given`` holds the arguments that Ax passes to an
+    input constructor. If ``model_class`` is None, Ax chooses the class.
     """
     dataset, digest = given["dataset"], given["search_space_digest"]
     if isinstance(dataset, MultiTaskDataset):

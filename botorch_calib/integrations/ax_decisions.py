@@ -138,9 +138,9 @@ class CertifiedPoints(ConstrainedClosedForm):
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """Choose ``n`` points one by one, each certified if possible.
 
-        Returns the points ``n x d`` and the values ``n`` of the acquisition function. A chosen
-        point is pending in the next searches. With the option ``"recommend"`` the result is the
-        recommended point, with the value 0.
+        Returns the points ``n x d`` and the values ``n`` of the acquisition function. Each
+        chosen point is treated as pending in later searches. With the option ``"recommend"`` the
+        result is the recommended point, with the value 0.
         """
         self.decided = []
         if "recommend" in self.options:
@@ -471,7 +471,7 @@ def _standardized(config: ModelConfig) -> ModelConfig:
 def recommendation(
     client: Client, confidence: float = 0.95, baseline: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Recommendation]:
-    """Recommend the final parameters; returns them and the `Recommendation`.
+    """Recommend final parameters, and return them with the `Recommendation`.
 
     ``client.get_best_parameterization`` is biased towards trials with favourable noise. This
     function compares points of the whole search space by models of all data.

@@ -195,7 +195,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def recommendation(
         self, campaign: Campaign, confidence: float = 0.95
     ) -> tuple[pd.DataFrame, Recommendation]:
-        """Recommend a final candidate; returns a table of one row, and the `Recommendation`.
+        """Recommend a final candidate, and return it, as one row, with the `Recommendation`.
 
         Candidates that the campaign excludes are not considered.
 

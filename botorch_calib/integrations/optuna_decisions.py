@@ -186,7 +186,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def recommendation(
         self, study: Study, confidence: float = 0.95
     ) -> tuple[dict[str, Any], Recommendation]:
-        """Recommend the final parameters; returns them and the `Recommendation`.
+        """Recommend final parameters, and return them with the `Recommendation`.
 
         The recommended point is in the unit cube of Optuna's encoding. Values have the units and
         the sign of the objective.

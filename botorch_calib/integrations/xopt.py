@@ -339,7 +339,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def recommendation(
         self, confidence: float = 0.95, baseline: Mapping[str, float] | None = None
     ) -> tuple[dict[str, float], Recommendation]:
-        """Recommend the final setting; returns it and the `Recommendation`.
+        """Recommend a final setting, and return it with the `Recommendation`.
 
         ``get_optimum`` and the best row of the data are biased towards settings with favourable
         noise. This method compares settings of the whole space by models of all data. Fixed

@@ -72,7 +72,10 @@ class ViewAtTime:
 
     @property
     def waits(self) -> NDArray[np.intp]:
-        """For each trial, the number of trials submitted after it and before its end or ``now``."""
+        """For each trial, the number of trials submitted after it and before it ended.
+
+        For a trial that has not ended, those submitted after it and before ``now`` count.
+        """
         columns = self._columns
         starts = columns["submitted_at"]
         # `fmin` ignores NaN, the time of events that have not happened.

@@ -42,15 +42,16 @@ class CalibratedModel(Surrogate):
             * an ensemble, such as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble` (the
               mixture of its members is calibrated);
             * any model whose posterior has a cdf and a quantile function.
-        calibrator: The calibrator, which is shared, not copied. A calibrator that has learned
-            nothing is moved to the model's device.
+        calibrator: The calibrator, which is shared, not copied. A calibrator that has not yet
+            learned anything is moved to the model's device.
         denoise: Whether `posterior` predicts the objective (True) or observations (False, as in
             OCBO).
         excess: The assumed source of calibrated spread beyond the model's own spread. ``"noise"``
-            keeps the objective's share of the variance of an observation, and is meant for
-            acquisition functions. ``"objective"`` assumes that the noise variance is correct, and
-            is meant for claims about the objective. With ``denoise=False``, ``excess`` has no
-            effect.
+            (for acquisition functions) keeps the model's own gain ``v / (v + n)``, the fraction of
+            an observation's deviation that is attributed to the objective, where ``v`` and ``n``
+            are the variances of the objective and the noise. ``"objective"`` (for claims about the
+            objective) assumes that the noise variance is correct. With ``denoise=False``,
+            ``excess`` has no effect.
 
     Raises:
         UnsupportedError: If ``model`` has several outputs, a non-Gaussian likelihood or an outcome

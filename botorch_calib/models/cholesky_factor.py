@@ -164,10 +164,11 @@ _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def factor_of(model: ExactGP) -> Factor | None:
-    """Return the `Factor` of a model that fulfils `may_serve`; None for an unsupported kernel.
+    """Return the `Factor` of a model for which `may_serve` is true.
 
-    The factor is cached until the model's data or hyperparameters change. If the model's prediction
-    strategy is missing or outdated, it is replaced.
+    The result is None if the model's kernel is not supported. The factor is cached until the
+    model's data or hyperparameters change. If the model's prediction strategy is missing or
+    outdated, it is replaced.
     """
     if model.training:
         model.eval()  # transforms the training inputs

@@ -119,12 +119,13 @@ def train_data(process: object) -> tuple[Tensor, Tensor]:
 def without_known(
     process: object, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the four arguments without the rows that a process's training data already contain.
+    """Return ``X, Y, Yvar, sides`` without the rows that a process's training data contain.
 
     Each training observation matches at most one row. ``X`` is ``n x d``; ``Y``, ``Yvar`` and
     ``sides`` are ``n x 1``. ``sides`` is 1 or -1 if the outcome is known only to be above or below
-    ``Y``, and 0 otherwise (default: 0 everywhere). The training data contain a value beyond such a
-    bound instead of the outcome (see `stand_ins`), so any training value beyond the bound matches.
+    ``Y``, and 0 otherwise (default: 0 everywhere). For such a bound the training data hold a
+    stand-in value beyond the bound (see `stand_ins`), so any training value beyond the bound counts
+    as a match.
 
     Warns:
         CalibrationWarning: If rows are removed.

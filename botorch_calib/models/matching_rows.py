@@ -47,6 +47,9 @@ def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
 
 
 def first_appearances(points: Tensor) -> Tensor:
-    """Return, for each row of a tensor ``n x d``, the first equal row's index: ``n`` integers."""
+    """For each row of an ``n x d`` tensor, return the index of the first row equal to it.
+
+    The result is ``n`` integers.
+    """
     places = first_places(points)
     return torch.tensor([places[tuple(row)] for row in points.tolist()], device=points.device)

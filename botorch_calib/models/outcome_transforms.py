@@ -42,7 +42,8 @@ def has_affine_outcomes(model: object) -> bool:
 class InverseTransform(OutcomeMap):
     """The inverse of a model's outcome transform: a map from targets to outcomes.
 
-    For `target` the model must be in evaluation mode. For the points ``X`` see `outcome_map_of`.
+    Calling `target` requires the model to be in evaluation mode. ``X`` are the points at which an
+    input-dependent transform is inverted (default: the training inputs).
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -74,7 +75,7 @@ class InverseTransform(OutcomeMap):
 
         ``ref`` gives the precision and the device. A ``Power`` or ``Bilog`` has a kink at 0. The
         inverse of a user's transform may have two kinks, where it becomes constant in the tails. If
-        the map depends on inputs, the result broadcasts to their shape.
+        the map depends on inputs, each kink can be broadcast to ``batch_shape x q x 1``.
         """
         found = []
         for i, part in enumerate(self._parts):

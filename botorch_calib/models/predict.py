@@ -109,8 +109,8 @@ def predict(
             constraints.
         objective: Whether to predict the objective (True) or observations (default: the model's
             setting ``denoise``).
-        noise: Noise variance of observations in the space of the targets, which broadcasts to
-            ``batch_shape x q x 1`` (default: the model's noise).
+        noise: Noise variance of observations in the space of the targets, which can be
+            broadcast to ``batch_shape x q x 1`` (default: the model's noise).
         baseline: Points ``r x d``. The posterior then contains the covariance of the objective at
             ``X`` with the objective at the baseline. What depends on the baseline alone is cached
             for each tensor.
@@ -509,7 +509,8 @@ def scores_of_observations(
 def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
     """Return ``Yvar`` in the space of the targets, with the model's noise in place of NaN.
 
-    The result broadcasts to the prediction's noise. Any learned noise is added to ``Yvar``.
+    ``Y`` is needed if the transform is not affine. Any learned noise is added to ``Yvar``. The
+    result broadcasts against the shape of the prediction's noise.
     """
     shape = -1, *[1] * (prediction.target_mean.dim() - 1)
     if isinstance(prediction.outcome_map, Affine):

@@ -77,9 +77,10 @@ def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
 
 
 def raw_train_inputs(model: object) -> Tensor | None:
-    """Return training inputs before any input transform; None if missing or given per outcome.
+    """Return training inputs before any input transform.
 
-    They are ``n x d``, with leading batch dimensions for a batch of models or an ensemble.
+    They are ``n x d``, with leading batch dimensions for a batch of models or an ensemble. The
+    result is None if the model has none, or keeps a separate set for each outcome.
     """
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
@@ -232,7 +233,7 @@ def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
     """Return the noise variance of new observations in the space of the targets.
 
     ``X`` is ``batch_shape x q x d``, and ``inputs`` is ``X`` after the input transform. The result
-    broadcasts to ``batch_shape x q x 1``; it is None if only BoTorch can compute the noise.
+    can be broadcast to ``batch_shape x q x 1``; it is None if only BoTorch can compute the noise.
     (BoTorch's posteriors differ: they add given noise twice if part of the noise is learned, and do
     not add the noise of an outlier-robust model.)
     """
@@ -271,12 +272,13 @@ def learned_noise(process: object) -> Tensor | None:
 
 
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
-    """Return the mean noise given for the task of each row of ``X``; None if noise is learned.
+    """Return, for each row of ``X``, the mean of the noise variances given for its task.
 
-    ``X`` is ``batch_shape x q x d``, and the result ``batch_shape x q x 1``. BoTorch's posteriors
-    contain the same noise, with two exceptions up to version 0.18.1: a model that is conditioned on
-    batches raises an error, and the noise of a task without observations is NaN. Here the noise of
-    such a task is the mean over the observations of all tasks.
+    ``X`` is ``batch_shape x q x d``, and the result ``batch_shape x q x 1``, or None if the noise
+    is learned. BoTorch's posteriors contain the same noise, with two exceptions up to version
+    0.18.1: a model that is conditioned on batches raises an error, and the noise of a task without
+    observations is NaN. Here the noise of such a task is the mean over the observations of all
+    tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None

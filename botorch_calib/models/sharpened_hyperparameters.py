@@ -28,8 +28,8 @@ _NOISES, _LENGTHSCALES = (
 # suite `decisions_budget`.
 NOISE_WIDTH, LENGTHSCALE_WIDTH = 0.4, 0.3
 # A correction must gain at least this much log density, which Kass and Raftery (1995) call "very
-# strong" evidence; otherwise the given hyperparameters are kept. Without a least gain, correct
-# hyperparameters are sometimes changed.
+# strong" evidence; otherwise the given hyperparameters are kept. Without a minimum gain, correct
+# hyperparameters would sometimes be changed.
 EVIDENCE = 5.0
 
 

@@ -26,7 +26,7 @@ def batched_searches(
     starts: Tensor,
     search: Callable[[Tensor, list[Function]], Tensor],
 ) -> Tensor:
-    """Search from each of ``starts``, ``b x 1 x d``; returns the points found, ``b x 1 x d``.
+    """Search from each of ``starts``, ``b x 1 x d``, and return the points found, ``b x 1 x d``.
 
     The points are the same as with separate searches. ``search`` takes a start ``1 x 1 x d`` and a
     list of functions, and returns the point found, ``1 x 1 x d``. The list contains a counterpart

@@ -71,7 +71,7 @@ class LipschitzBound:
 def optimize_robust(
     acq_function: AcquisitionFunction, bounds: Tensor, num_restarts: int = 4, raw_samples: int = 128
 ) -> tuple[Tensor, Tensor]:
-    """Maximise a robust acquisition function; returns a decision ``1 x d_x`` and its scalar value.
+    """Maximise a robust acquisition function; return a decision ``1 x d_x`` and its scalar value.
 
     For Lipschitz bounds of a Wasserstein ball, such as `WassersteinUpperConfidenceBound`, this
     takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (on two problems of
@@ -117,7 +117,7 @@ def optimize_robust(
 def _climbed(
     parts: LipschitzBound, bounds: Tensor, pool: Tensor, values: Tensor, num: int, scale: float
 ) -> Tensor:
-    """Maximise the smooth form from ``num`` points of ``pool``; returns ``num x 1 x d_x``.
+    """Maximise the smooth form from ``num`` points of ``pool``; return ``num x 1 x d_x``.
 
     ``values`` are the values of the bound at the pool, and ``scale`` is their standard deviation.
     """

@@ -119,8 +119,8 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     # A fixed seed leaves torch's global random state, and so the starts of a search, unchanged.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
     spread = values.std(correction=0)
-    # If values are tiny at these points and large elsewhere, division by a tiny unit would overflow
-    # there, so the unit has a lower limit.
+    # If values were tiny at these points but large elsewhere, dividing the large ones by a tiny
+    # unit would overflow, so the unit has a lower limit.
     least = torch.finfo(bounds.dtype).tiny ** 0.25
     unit = spread.clamp_min(least).log2().round().exp2()  # powers of two divide without rounding
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)

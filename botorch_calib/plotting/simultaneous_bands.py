@@ -64,12 +64,12 @@ def simultaneous_histogram_band(
 
 
 def _shares(p: np.ndarray | float, stays: Callable[..., float], num: int, confidence: float) -> Any:
-    """Ends of bands for the frequencies, in ``num`` trials, of events with probabilities ``p``.
+    """Lower and upper limits of bands for the observed frequencies of events in ``num`` trials.
 
-    ``stays(num, low, high)`` returns the probability that all counts are between ``low`` and
-    ``high``. All counts have the same tail probability below and above their bands. The largest
-    tail probability with which ``stays`` is at least ``confidence`` is found to a relative accuracy
-    of 1e-3.
+    The events have the probabilities ``p``. ``stays(num, low, high)`` returns the probability that
+    all counts are between ``low`` and ``high``. All counts have the same tail
+    probability below and above their bands. The largest tail probability for which ``stays`` is at
+    least ``confidence`` is found to a relative accuracy of 1e-3.
     """
 
     def ends(num: int, tail: float) -> Any:

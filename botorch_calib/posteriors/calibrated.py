@@ -78,10 +78,11 @@ class CalibratedPosterior(Prediction, Posterior):
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
             units of the outcome, ``batch_shape x q x 1``. (Models use `of_targets` instead.)
-        predictive: Distribution of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
+        predictive: Distribution of ``z``; its batch shape can be broadcast to
+            ``batch_shape x q x 1``.
         noise_variance: Observation noise variance ``n``, in squared units of the outcome,
-            broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
-            noise; a tensor of zeros gives the same up to rounding.
+            which can be broadcast to ``batch_shape x q x 1``. The number 0 selects the formulas
+            without noise; a tensor of zeros gives the same up to rounding.
         denoise: Whether the posterior is of the objective; if False, it is of the observation.
         excess: The source of spread in excess of the process's spread, ``"noise"`` or
             ``"objective"``. Use ``"noise"`` for the search and ``"objective"`` for claims about

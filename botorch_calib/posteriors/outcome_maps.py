@@ -19,7 +19,10 @@ class OutcomeMap(ABC):
 
     @abstractmethod
     def outcome(self, latent: Tensor) -> Tensor:
-        """Return the outcomes at latent values, broadcast to the batch and differentiable."""
+        """Return the outcomes at the given latent values.
+
+        They are broadcast to the map's batch shape, and differentiable in ``latent``.
+        """
 
     @abstractmethod
     def latent(self, outcome: Tensor) -> Tensor:

@@ -439,7 +439,7 @@ class Prediction:
     def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return a quadrature rule above ``threshold``: outcomes and log weights, ``N x shape``.
 
-        The rule is for integrals of the outcome to the power ``powers``.
+        The rule integrates the outcome raised to the power ``powers``; ``order`` is its order.
         """
         if isinstance(self._distribution, DenoisedMixture):
             raise UnsupportedError(

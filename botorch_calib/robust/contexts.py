@@ -196,9 +196,9 @@ class ContextDistribution:
     def with_candidates(self, points: Tensor) -> ContextDistribution:
         """Return the distribution with additional atoms ``points``, ``m x d_c``, of weight 0.
 
-        Points that are atoms already, and repeated points, are left out. For example, the exact
-        Wasserstein ball moves mass between atoms only. If the additional atoms are a grid, it can
-        move mass to any point of the grid.
+        Use this to let ambiguity sets move mass to new points, such as a grid: the exact
+        Wasserstein ball moves mass only between atoms. Points that are atoms already, and repeated
+        points, are left out.
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
-# Lower limit of norms in denominators, with which the direction of a zero gradient is 0, not NaN
+# Lower limit of norms in denominators, so that the direction of a zero gradient is 0, not NaN
 _TINY = 1e-30
 # Number of the largest gradient norms that enter a smooth maximum; smaller norms are ignored
 _LARGEST = 16
@@ -44,7 +44,7 @@ class ContextualFunction(ABC):
     """A function ``u(x, c)`` of pairs of decisions ``x`` and contexts ``c``.
 
     `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` wraps any function of joint
-    inputs. Derivatives are computed together with the values, in chunks that limit the memory.
+    inputs. Derivatives are computed together with the values, in chunks, to limit memory use.
     Results are differentiable once, with respect to the decisions ``X`` only.
     """
 

@@ -32,7 +32,7 @@ class DelayDistribution(ABC):
 
     @abstractmethod
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a delay for each of the points ``n x d``; returns ``n`` doubles >= 0 on the CPU."""
+        """Draw a delay for each of the points ``n x d``; return ``n`` doubles >= 0 on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class DelayedProblem(BaseTestProblem):
         return self._waiting[0][0] if self._waiting else math.inf
 
     def start(self, X: Tensor, now: float) -> list[int]:
-        """Start evaluations at time ``now``; returns their tickets, numbered from 0.
+        """Start evaluations at time ``now``, and return their tickets, numbered from 0.
 
         Args:
             X: Points ``n x d``, or a single point of length ``d``.

@@ -29,9 +29,9 @@ from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
-# A chunk on a CPU has _ELEMENTS covariances between pairs and training points, but at least
-# _LEAST_PAIRS and at most _MOST_PAIRS pairs, so that it fits into the cache. A chunk on a GPU has
-# _DEVICE_ELEMENTS covariances, so that there are few kernel launches.
+# On a CPU, a chunk has about _ELEMENTS covariances between (decision, context) pairs and training
+# points, limited to between _LEAST_PAIRS and _MOST_PAIRS pairs, so that it fits into the cache. On
+# a GPU it has about _DEVICE_ELEMENTS covariances, so that there are few kernel launches.
 _ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
 # Number of pairs whose bonuses are computed together, on a CPU and on a GPU
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18

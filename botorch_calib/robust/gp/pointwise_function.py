@@ -149,8 +149,8 @@ class PointwiseFunction(ContextualFunction):
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)
-            # The product has the derivative of the norm. Unlike the norm, it is differentiable
-            # where the gradient vanishes.
+            # The product has the same derivative as the norm but, unlike the norm, is
+            # differentiable where the gradient vanishes.
             (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
         return norm.detach(), slope
 

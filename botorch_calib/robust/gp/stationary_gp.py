@@ -102,7 +102,7 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     is_scaled = kernel is not model.covar_module
     one = data.new_ones((), dtype=torch.double)
     output_scale = one * model.covar_module.outputscale.detach() if is_scaled else one
-    # The standard deviation and the mean with which outcomes were standardised, else 1 and 0
+    # The deviation and the mean by which outcomes were standardised, or 1 and 0 if they were not
     unit = one * unit_of_targets(model).squeeze()
     location = one * outcome_map_of(model).outcome(data.new_zeros(1, 1)).squeeze()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])

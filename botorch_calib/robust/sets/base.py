@@ -55,7 +55,8 @@ class AmbiguitySet:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MeanSlopePenalty(), samples)
     """
 
-    # Whether no distribution in the set has mass on atoms whose weight in the centre is 0.
+    # Whether every distribution in the set puts mass only on atoms that have positive weight in the
+    # centre.
     _keeps_support: bool = False
 
     @property

@@ -17,8 +17,8 @@ from botorch_calib.robust.sets.base import Ball
 # Largest accepted gap between primal and dual values, for values that range over [0, 1]; the search
 # of a row ends at a smaller gap.
 _GAP = 1e-12
-# Limit on the number of cutting planes. The search would end after finitely many planes without a
-# limit, and no instance has needed this many.
+# Limit on the number of cutting planes. Even without a limit the search would end after finitely
+# many planes, and no instance has yet needed this many.
 _MAX_STEPS = 200
 # On a GPU the test for convergence forces a synchronization, so it runs once in this many steps.
 # Most instances need 4 to 14 steps. On a CPU the test runs after each step.
