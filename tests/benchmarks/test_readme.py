@@ -57,6 +57,16 @@ def test_violations_of_limits() -> None:
     assert f"{stated}, and {early[0]:.0f} to {early[-1]:.0f} % of the first twelve" in SITUATIONS
 
 
+def test_violations_on_the_public_suite() -> None:
+    ours, plain = (
+        [numbers(row[3])[0] for row in rows("bbob_constrained", "", method) if len(row) == 15]
+        for method in ("budget", "plain")
+    )
+    assert len(ours) == len(plain) == 4
+    stated = f"{min(ours):.0f} to {max(ours):.0f} % did, and {min(plain):.0f} to {max(plain):.0f} %"
+    assert f"{stated} with the plain model" in SITUATIONS
+
+
 def test_regret_under_understated_noise() -> None:
     gains = [-numbers(row[5])[0] for row in rows("understated_noise", "primary")]
     assert f"{min(gains):.0f} to {max(gains):.0f} %" in SITUATIONS
