@@ -28,11 +28,12 @@ from benchmarks.framework.stored_results import (
     read_entries,
     write_atomically,
 )
+from benchmarks.framework.suite import Suite
 from benchmarks.studies.command_line import study_parser
 
 COMMAND = "python -m benchmarks.studies.decisions_violations"
 BEFORE, METHODS = "misses", ("budget", "budget_spread", "budget_sharp")
-SUITES = (
+SUITES: tuple[tuple[Suite[Any, Any], list[str]], ...] = (
     (BUDGET, [*CASES]),
     (FAULTS, [*faults_and_small_sets.FAULTS]),
     (REAL, [task.outcome.name for task in real_limits.TASKS]),
