@@ -12,8 +12,9 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev,docs,ax,optuna,xopt,baybe,fully-bayesian
 # Test processes. Each runs one thread, so that they do not compete for the cores, and whole files,
-# so that what the tests of a file share is made once.
+# so that what the tests of a file share is made once, in the order of tests/conftest.py.
 WORKERS ?= 2
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # The first interpreter that runs and is new enough.
 PYTHON ?= $(shell for p in python3.11 python3; do \
@@ -54,11 +55,11 @@ demo: $(STAMP) ## Run the demonstration
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, without the slow ones
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE)
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) -m slow
 
 # MKL chooses its kernels by the processor, and sums differ in their last digits. Two of its
 # settings stand for other processors than this one.

@@ -23,6 +23,7 @@ CONTRACTS = (AcquisitionContract, CalibratorContract, ModelContract, PosteriorCo
 
 # Seconds that a slow test may take. All of them together take about a quarter of an hour.
 SLOW_TIMEOUT = 1200
+LONGEST_FIRST = {"integrations": 0, "tests": 1}  # by folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,7 +62,12 @@ def check_device(name: str) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give slow tests their time, and select the tests that run on ``--device``."""
+    """Give slow tests their time, and select the tests that run on ``--device``.
+
+    Tests of clients, then tests outside of folders, run first: their files take longest, and would
+    leave one of two processes idle at the end.
+    """
+    items.sort(key=lambda item: LONGEST_FIRST.get(item.path.parent.name, len(LONGEST_FIRST)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
