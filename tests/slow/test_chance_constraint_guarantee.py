@@ -52,6 +52,7 @@ def violation_rates(noise_factor: float, seeds: int, level: float = 0.9) -> tupl
                 certified = margin >= 0
                 chosen = torch.where(certified, reward, -torch.inf)
                 x = choices[(chosen if certified.any() else optimism).argmax()]
+                constraint.decide(x)  # a choice may come again, with an outcome equal to six digits
                 constraint.observe(x, cost(x) + 0.2 * torch.randn(1, 1, dtype=torch.double))
             count[0] += constraint.num_violations
             count[1] += constraint.num_certified
