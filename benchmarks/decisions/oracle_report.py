@@ -59,11 +59,8 @@ class OracleReport(DecisionReport):
         }
         rows, best = [], gains.get(self.yardsticks[0], {})
         for method, own in gains.items():
-            seeds = sorted(own.keys() & best.keys())
-            ratio = pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
-            share, low, high = map(_percent, ratio)
             mean = f"{np.mean([*own.values()]):.3f}" if own else "–"
-            rows.append([problem.name, method, str(len(own)), mean, share, f"{low} to {high}"])
+            rows.append([problem.name, method, str(len(own)), mean, *_share_of(own, best)])
         return rows
 
     def _slots(self, suite: Suite[Any, Any], collected: Collected) -> dict[str, Any]:
@@ -118,10 +115,7 @@ class OracleReport(DecisionReport):
         )
 
     def _share(self, case: Sequence[ByMethod], method: str, yardstick: str) -> tuple[str, str]:
-        own, best = (values_by_seed(case, m, analysis.reward) for m in (method, yardstick))
-        seeds = sorted(own.keys() & best.keys())
-        share, low, high = pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
-        return _percent(share), "–" if np.isnan(low) else f"{_percent(low)} to {_percent(high)}"
+        return _share_of(*(values_by_seed(case, m, analysis.reward) for m in (method, yardstick)))
 
     def _safe(self, case: Sequence[ByMethod], method: str) -> str:
         runs = _runs(case, method)
@@ -147,6 +141,13 @@ class OracleReport(DecisionReport):
                 cells += [f"{np.mean(percent):+.1f}", interval(percent, "+.1f")]
                 body.append([case, other, method, *(cells if seeds else ["–"] * 4)])
         return table(header, body)
+
+
+def _share_of(own: Mapping[int, float], best: Mapping[int, float]) -> tuple[str, str]:
+    """The ratio of sums over the common seeds in percent, and its 95 % interval."""
+    seeds = sorted(own.keys() & best.keys())
+    share, low, high = pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
+    return _percent(share), "–" if np.isnan(low) else f"{_percent(low)} to {_percent(high)}"
 
 
 def _percent(share: float) -> str:

@@ -368,8 +368,8 @@ def _climb(
     SLSQP meets constraints only up to a tolerance, and sometimes ends far outside.
     """
     ends = _maximize(acqf, unit, region, starts, margin)
-    # Project the ends onto equality constraints, unless that breaks other constraints.
-    ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
+    if region.equal:  # project the ends onto these, unless that breaks other constraints
+        ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)

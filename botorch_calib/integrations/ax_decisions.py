@@ -57,7 +57,6 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
-from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, repeated_points
@@ -65,7 +64,7 @@ from botorch_calib.decisions.rows import DecisionAccount, Row, is_outside
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.optim.region import LinearConstraints
+from botorch_calib.optim.region import LinearConstraints, with_fixed
 
 #: Ax's transforms of parameters. Transforms of outcomes are left out, since limits are in the units
 #: of the metrics. Users may add Ax's `AddExecutionViability`.
@@ -75,6 +74,8 @@ NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
 # Attributes of the generator that Ax's `ObjectivePFeasibleFrontierPlot` replaces, and that the
 # adapter restores before each fit.
 BORROWED = ("acquisition_class", "acquisition_options", "_botorch_acqf_classes_with_options")
+# Number of initial trials per parameter. A fit to fewer trials is too uncertain to certify points.
+_INITIAL = 8
 
 
 class CertifiedPoints(ConstrainedClosedForm):
@@ -121,15 +122,7 @@ class CertifiedPoints(ConstrainedClosedForm):
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
-        fixed = fixed_features or {}
-        for column, value in fixed.items():
-            low, high = search_space_digest.bounds[column]
-            if not low <= value <= high:
-                raise InputDataError(
-                    f"`fixed_features` sets column {column} to {value}, outside of its bounds "
-                    f"{low} and {high}."
-                )
-        bounds = with_features(bounds, fixed)
+        bounds = with_fixed(bounds, fixed_features or {})
         place = Place(bounds, None, None, inequality_constraints, equality_constraints)
         choices = {i: sorted(each) for i, each in search_space_digest.discrete_choices.items()}
         points, values = self._chosen(n, MixedSpace(place, choices, rounding_func))
@@ -437,7 +430,7 @@ def chance_constrained_generation_strategy(
     if struct is None:
         struct = GenerationStrategyDispatchStruct(
             method="custom",
-            initialization_budget=8 * len(experiment.search_space.tunable_parameters),
+            initialization_budget=_INITIAL * len(experiment.search_space.tunable_parameters),
         )
     by_metric = {name: _standardized(each) for name, each in (metric_configs or {}).items()}
     shared = _standardized(ModelConfig(name="Ax's own") if model_config is None else model_config)

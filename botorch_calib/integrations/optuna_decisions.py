@@ -33,7 +33,12 @@ from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, warn_uncertified
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    Place,
+    best_certified,
+    warn_uncertified,
+)
 from botorch_calib.decisions.rows import DecisionAccount, Limits
 from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.integrations import _stored as stored
@@ -79,7 +84,7 @@ class _CertifiedProposer(DelayAwareProposer):
             margin = LeastMargin(constraint)
             if choices is None:
                 return space.best(searched, margin)
-            new = MixedSpace(Place(None, choices.to(bounds))).best(searched, margin)
+            new = best_certified(searched, margin, Place(None, choices.to(bounds)))
             # ``choices`` lack the points of failed and running trials. If no new point is
             # certified, a certified point of such a trial is better than an uncertified new point.
             known = new if new[1] else space.best(searched, margin)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from botorch_calib.integrations.optuna import SearchSpace, improvement, without
+from botorch_calib.integrations.optuna import SearchSpace, improvement, unit_cube, without
 
 # isort: split
 import numpy as np
@@ -161,7 +161,7 @@ class DelayAwareSampler(BoTorchSampler):
         )
         self._censor_value = censor_value
         # Without a `seed` Optuna's sampler is seeded at random, and so is the proposer.
-        base = int(np.random.default_rng().integers(2**31)) if seed is None else seed
+        base = _random_seed() if seed is None else seed
         self._search = SearchSettings(num_restarts, raw_samples, base)
         self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
@@ -324,13 +324,15 @@ class DelayAwareSampler(BoTorchSampler):
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
-        pending, data = ledger.pending(now).to(self._device), (look.objectives, look.constraints)
-        outcomes = torch.cat(data, dim=-1).split(1, dim=-1)
+        pending = ledger.pending(now).to(self._device)
+        outcomes = torch.cat([look.objectives, look.constraints], dim=-1).split(1, dim=-1)
         models = [
             self._fitted(place, look.X, Y, Yvar) if place else model.model
             for place, (Y, Yvar) in enumerate(zip(outcomes, look.noise, strict=True))
         ]
-        acqf = improvement(models, look.X, *data, pending if len(pending) else None)
+        acqf = improvement(
+            models, look.X, look.objectives, look.constraints, pending if len(pending) else None
+        )
         strategy = replace(strategy, imputation="hallucinate")
         feasibility = feasibility_of(ledger, now, strategy, self._proposer(ledger.dim).bounds)
         if feasibility is None:
@@ -373,8 +375,7 @@ class DelayAwareSampler(BoTorchSampler):
             if self._seeded_in == os.getpid():
                 return
             self._seeded_in = os.getpid()
-            seed = int(np.random.default_rng().integers(2**31))
-            self._search = replace(self._search, seed=seed)
+            self._search = replace(self._search, seed=_random_seed())
             for proposer in self._proposers.values():
                 proposer.search = self._search
 
@@ -389,10 +390,9 @@ class DelayAwareSampler(BoTorchSampler):
         The number of columns may change during a study.
         """
         if dim not in self._proposers:
-            cube = [[0.0] * dim, [1.0] * dim]
-            bounds = torch.tensor(cube, dtype=torch.double, device=self._device)
+            cube = unit_cube(torch.zeros(1, dim, dtype=torch.double, device=self._device))
             self._proposers[dim] = self._proposer_class(
-                bounds, self._strategy, self._fit, num_initial=0, search=self._search
+                cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
 
@@ -512,6 +512,10 @@ def _record(
         ledger.tell(number, sign * trial.values[0], Yvar, time=end)
     elif trial.state is not RUNNING:
         ledger.fail(number, time=end)
+
+
+def _random_seed() -> int:
+    return int(np.random.default_rng().integers(2**31))
 
 
 def _fitted(

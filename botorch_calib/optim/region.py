@@ -55,17 +55,9 @@ class Region:
             raise BotorchTensorDimensionError(
                 "`bounds` must have shape 2 x d, got None: give them, or `choices`."
             )
-        bounds = check_bounds(bounds).clone()
+        bounds = check_bounds(bounds)
         values = check_fixed_features(fixed, bounds.shape[-1])
-        for column, value in values.items():
-            low, high = bounds[:, column]
-            at = bounds.new_tensor(value)  # in the precision of the bounds
-            if not bool((low <= at) & (at <= high)):
-                raise InputDataError(
-                    f"`fixed_features` sets column {column} to {value}, outside of its bounds "
-                    f"{float(low)} and {float(high)}."
-                )
-            bounds[:, column] = at
+        bounds = with_fixed(bounds, values)
         if len(values) == bounds.shape[-1]:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
         return cls(
@@ -157,6 +149,25 @@ class Region:
             unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
             scaled.append((indices, by_width / unit, float(rest / unit)))
         return scaled
+
+
+def with_fixed(bounds: Tensor, fixed: Mapping[int, float]) -> Tensor:
+    """Return a copy of ``bounds``, ``2 x d``, with both bounds of each fixed column at its value.
+
+    Raises:
+        InputDataError: If a value is outside of the bounds of its column.
+    """
+    bounds = bounds.clone()
+    for column, value in fixed.items():
+        low, high = bounds[:, column]
+        at = bounds.new_tensor(value)  # in the precision of the bounds
+        if not bool((low <= at) & (at <= high)):
+            raise InputDataError(
+                f"`fixed_features` sets column {column} to {value}, outside of its bounds "
+                f"{float(low)} and {float(high)}."
+            )
+        bounds[:, column] = at
+    return bounds
 
 
 def _checked_lines(name: str, lines: Any, bounds: Tensor) -> LinearConstraints | None:
