@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-_ROUNDING = 1e-15  # relative width of a bracket at which its search ends
-_MOST_STEPS = 100  # largest number of steps on a CPU; most searches end after three
+# A search ends if the relative width of its bracket is at most `_ROUNDING`. On a CPU it takes no
+# more than `_MOST_STEPS` steps, and three in most cases.
+_ROUNDING, _MOST_STEPS = 1e-15, 100
 # A point is a root if the function's absolute value is at most `_EXACT`. If the value is at most
 # `_NEAR`, a prediction of the next value decides whether the next step is the last step.
 _NEAR, _EXACT = 1e-4, 1e-13

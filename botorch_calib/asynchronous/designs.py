@@ -18,8 +18,8 @@ from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.region import LinearConstraints, Region
 
-# A query in a box is the first new point among this many points of the sequence. After failures, a
-# query is the safest of at most this many new points.
+# Number of points of the sequence that are tried for a query in a box: the query is the first new
+# point. After failures, the query is the safest of up to this many new points.
 ALTERNATIVES = 8
 # Points are compared with earlier queries in blocks of this size, to save memory. One block is
 # usually enough.

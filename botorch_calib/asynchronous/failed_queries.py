@@ -124,7 +124,7 @@ class Feasibility:
         return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
 
     def are_at_border(self, X: Tensor) -> Tensor:
-        """Return, for each point of ``X``, ``n x d``, whether it is at the border of a failure."""
+        """Return, for each point of ``X``, ``n x d``, whether a failure is near (see `BORDER`)."""
         return are_near(normalize(X, self.bounds), self.failures).any(dim=-1)
 
     def safest(self, X: Tensor) -> Tensor:

@@ -420,12 +420,12 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     rejected, because its log likelihood is less than the maximum by more than ``drop``.
     """
     eigenvalues, squares = data
-    # Rounding errors of all eigenvalues, and of their sums with m, are relative to the largest
-    # eigenvalue. So smaller values of m make no difference.
+    # The largest eigenvalue sets the rounding errors of all eigenvalues and of their sums with m.
+    # So multipliers m below these errors make no difference.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
-    # Eigenvalues are nonnegative, so log L(m) is at most -n/2 log m. At `high` this bound is below
-    # log L(start) - drop for one multiplier, `start` (both are logarithms). The maximum is at least
+    # Eigenvalues are nonnegative, so log L(m) <= -n/2 log m. `start` and `high` are logarithms of
+    # multipliers. At `high` the bound is below log L(start) - drop. The maximum is not below
     # log L(start), so `high` is rejected.
     reached = float(data.log_likelihood(start)) - drop
     high = -2.0 / len(squares) * reached + _STEP

@@ -217,8 +217,8 @@ def descend(
         ``C``, and the coefficients, ``(t + n) x C`` (unchanged without localization).
     """
     constants, centers, coefficients = state
-    # An update, eta (p - o), has one value if the score is at or below the threshold (o = 1) and
-    # one if it is above (o = 0). Both are computed before the loop, to save time in the loop.
+    # An update, eta (p - o), has one of two values: o is 1 if the score does not exceed the
+    # threshold, otherwise 0. Both values are computed before the loop, to save time in the loop.
     hits, misses = steps * (levels - 1.0), steps * levels
     if not len(u):
         return hits, constants, coefficients
