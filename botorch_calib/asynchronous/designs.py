@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from botorch.exceptions.errors import InfeasibilityError
-from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_calib.asynchronous.failed_queries import Feasibility
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
@@ -82,7 +82,8 @@ class Design:
             if not len(points):
                 raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
             return points[torch.arange(skip, skip + num) % len(points), 0]
-        points = draw_sobol_samples(self.bounds, n=skip + num, q=1, seed=self.seed)[skip:, 0]
+        unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=self.seed).fast_forward(skip)
+        points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
         return with_features(points, self.fixed)
 
 

@@ -118,8 +118,9 @@ class ContextualFunction(ABC):
     def _pairs(self, X: Tensor, contexts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """All pairs, ``chunk`` at a time: decisions ``m x d_x`` and contexts ``m x d_c``."""
         num, contexts = contexts.shape[-2], contexts.expand(len(X), -1, -1)
-        places = torch.arange(len(X) * num, device=X.device)
-        for place in places.split(self.chunk):  # one empty chunk without pairs, as callers need one
+        # Without pairs there is one empty chunk, as callers need one.
+        for start in range(0, max(len(X) * num, 1), self.chunk):
+            place = torch.arange(start, min(start + self.chunk, len(X) * num), device=X.device)
             row = place // max(num, 1)
             yield X[row], contexts[row, place % max(num, 1)]
 
