@@ -27,6 +27,7 @@ from benchmarks.framework.suite import Suite
 from benchmarks.studies.command_line import run_study
 from botorch_calib.decisions import widening
 from botorch_calib.decisions.budget import Account
+from botorch_calib.decisions.widening import width
 
 SEEDS = range(38000, 38003)
 COMMAND = "python -m benchmarks.studies.decisions_start"
@@ -56,11 +57,11 @@ CASES = (
 def with_start(account: Account) -> float:
     """The width of the present rule with ``EXCESS exp(-T / ROUNDS)`` more violations."""
     start = EXCESS * math.exp(-account.num_certified / ROUNDS)
-    return widening.width(account) * math.exp(widening.GAIN * start)
+    return width(account) * math.exp(widening.GAIN * start)
 
 
 RULES: dict[str, Callable[[Account], float]] = {
-    "present": widening.width,
+    "present": width,
     "start": with_start,
 }
 
