@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -232,16 +232,19 @@ def trials_in_table(
     inputs: pd.DataFrame,
     outcomes: pd.DataFrame,
     ids: Iterable[object] = (),
+    contexts: Collection[str] = (),
 ) -> list[tuple[Row, dict[str, float]]]:
     """Match decisions with lines of a table; return the row and the outcomes of each decision.
 
     ``inputs`` and ``outcomes`` are columns of the same table, and ``ids`` are the lines' ids. A
     line belongs to the decision with the same id. If several lines have the id, the line with the
     most outcomes counts (the first line in a tie). A decision whose id is not in the table gets a
-    line with an equal point, or else the nearest line that differs only by rounding. A decision
-    without any line has no outcomes, and is left out if it was withdrawn. The returned rows have
-    the entries ``"point"`` and ``"beyond"``, which `account_of` reads.
+    line with an equal point, or else the nearest line that differs only by rounding. The columns
+    ``contexts`` may have any values, since a client does not control them. A decision without any
+    line has no outcomes, and is left out if it was withdrawn. The returned rows have the entries
+    ``"point"`` and ``"beyond"``, which `account_of` reads.
     """
+    settings = inputs.drop(columns=[*contexts])
     known, is_free = outcomes.notna().sum(axis=1), torch.ones(len(inputs), dtype=torch.bool)
     trials: list[tuple[Row, dict[str, float]]] = []
     lines: dict[object, list[int]] = {}
@@ -265,7 +268,7 @@ def trials_in_table(
         for row, came in in_turn if is_free.any() else []:
             if came:
                 continue
-            is_own, distance = near(row["point"], inputs, precision)
+            is_own, distance = near(row["inputs"], settings, precision)
             is_own[is_own.nonzero()[: row.get("earlier", 0)]] = False
             is_own &= is_free
             if is_own.any():
@@ -277,15 +280,16 @@ def trials_in_table(
     return [(row, came) for row, came in trials if came or not row.get("withdrawn")]
 
 
-def near(point: list[float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
+def near(point: Mapping[str, float], inputs: pd.DataFrame, precision: int) -> tuple[Tensor, Tensor]:
     """Return, for each line of ``inputs``, whether it is at ``point``, and the distance.
 
-    The distance is the largest absolute difference in any input. ``precision`` 0 allows only for
-    rounding in arithmetic. ``precision`` 1 also allows for values that were written with fewer
-    digits.
+    ``point`` has the value of each column. The distance is the largest absolute difference in any
+    column. ``precision`` 0 allows only for rounding in arithmetic. ``precision`` 1 also allows for
+    values that were written with fewer digits.
     """
     X = torch.tensor(inputs.to_numpy(dtype=float).copy())
-    at, whole = X.new_tensor(point), X[X.isfinite().all(dim=-1)]
+    at = X.new_tensor([float(point[name]) for name in inputs])
+    whole = X[X.isfinite().all(dim=-1)]
     spread = whole.amax(dim=0) - whole.amin(dim=0) if len(whole) else torch.zeros_like(at)
     distance = (X - at).abs()
     return (distance <= tolerances(at, X, spread)[precision]).all(dim=-1), distance.amax(dim=-1)

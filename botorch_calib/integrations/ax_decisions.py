@@ -262,17 +262,23 @@ def absolute_config(spec: GeneratorSpec, experiment: Experiment) -> Optimization
 
 
 def check_baseline(experiment: Experiment, config: OptimizationConfig) -> None:
-    """Raise ``UnsupportedError`` if a relative limit's baseline was measured in several batches."""
+    """Raise ``UnsupportedError`` if batches may have a baseline of their own.
+
+    This is the case under a relative limit if a trial with several arms lacks the baseline, or if
+    the baseline was measured in several trials, including a trial with several arms.
+    """
     if not any(constraint.relative for constraint in config.outcome_constraints):
         return
-    name, trials = getattr(experiment.status_quo, "name", None), experiment.trials
-    measured = {index for index, arm in observed_means(experiment) if arm == name}
-    in_batches = any(len(trials[index].arms) > 1 for index in measured)
-    if in_batches and len(measured) > 1:
+    name, means = getattr(experiment.status_quo, "name", None), observed_means(experiment)
+    measured, trials = {index for index, arm in means if arm == name}, experiment.trials
+    batches = {index for index, _ in means if len(trials[index].arms) > 1}
+    lacking = {index for index in batches if name not in {arm.name for arm in trials[index].arms}}
+    if lacking or (batches & measured and len(measured) > 1):
         raise UnsupportedError(
-            f"The baseline was measured in the trials {sorted(measured)}, but a limit relative to "
-            "it would use one of these values for all trials: report the ratio to the baseline of "
-            'the same batch as another metric, and constrain it, `"heat_ratio <= 1.05"`.'
+            f"The trials {sorted(batches)} have several arms, and the baseline was measured in the "
+            f"trials {sorted(measured)}, but a limit relative to it would use one of these values "
+            "for all trials: measure the baseline in each batch, report the ratio to the baseline "
+            'of the same batch as another metric, and constrain it, `"heat_ratio <= 1.05"`.'
         )
 
 

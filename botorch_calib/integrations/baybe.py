@@ -19,8 +19,8 @@ try:
     from baybe.utils.numerical import closest_element
 except ImportError as error:
     raise ImportError(
-        "botorch_calib.integrations.baybe needs BayBE 0.15 or later: pip install "
-        "botorch_calib[baybe]"
+        "botorch_calib.integrations.baybe needs BayBE 0.15, or a later version with the names that "
+        f"it imports ({error}): pip install botorch_calib[baybe]"
     ) from error
 import numpy as np
 import pandas as pd
@@ -262,11 +262,21 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> tuple[dict[str, Any], Any, pd.DataFrame]:
         """Return the models by target name, the optimised target, and the measurements."""
         if searchspace.type is not SearchSpaceType.DISCRETE:
-            raise UnsupportedError("Each candidate is certified, so the space must be discrete.")
+            raise UnsupportedError(
+                "Each candidate is certified, so the space must be discrete: give continuous "
+                "parameters a grid of values (NumericalDiscreteParameter)."
+            )
         if objective is None or measurements is None or measurements.empty:
             raise InputDataError(
                 "An objective and measurements are needed: recommend at random first, as does the "
                 "initial recommender of a TwoPhaseMetaRecommender."
+            )
+        # BayBE plans constraints of an objective, which have no stated probability.
+        own = (getattr(objective, name, ()) for name in ("constraints", "outcome_constraints"))
+        if any(own):
+            raise UnsupportedError(
+                "The objective has constraints, which this recommender would ignore: state them as "
+                "`limits` instead, and remove them from the objective."
             )
         names = [target.name for target in objective.targets]
         if len(set(names) - set(self.limits)) != 1 or not set(self.limits) < set(names):

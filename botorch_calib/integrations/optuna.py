@@ -18,13 +18,18 @@ from typing import Any
 
 try:
     import optuna_integration  # noqa: F401, for its sampler
+    from optuna._transform import _SearchSpaceTransform
+    from optuna.distributions import _get_single_value
+    from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
     from optuna.trial import FrozenTrial, TrialState
 
     FrozenTrial.set_constraint  # noqa: B018, which Optuna has from version 5 on
+    #: Prefix of the system attributes of a trial that hold its constraints.
+    CONSTRAINTS_KEY = _CONSTRAINTS_KEY
 except (ImportError, AttributeError) as error:
     raise ImportError(
-        "botorch_calib.integrations.optuna needs Optuna 5 or later, and optuna-integration: "
-        "pip install botorch_calib[optuna]"
+        "botorch_calib.integrations.optuna needs Optuna 5, or a later version with the names that "
+        f"it imports, and optuna-integration ({error}): pip install botorch_calib[optuna]"
     ) from error
 import numpy as np
 import torch
@@ -39,13 +44,11 @@ from botorch.utils.multi_objective.hypervolume import infer_reference_point
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from botorch.utils.sampling import draw_sobol_samples
 from botorch.utils.transforms import normalize, unnormalize
-from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
-    _get_single_value,
 )
 from torch import Tensor
 from torch.nn.functional import one_hot

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from botorch_calib.integrations.optuna import SearchSpace, unit_cube
+from botorch_calib.integrations.optuna import CONSTRAINTS_KEY, SearchSpace, unit_cube
 
 # isort: split
 import torch
@@ -24,7 +24,6 @@ from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
-from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
@@ -129,6 +128,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             are much better after about 8 trials for each parameter.
         independent_sampler: Sampler that draws the first trials, and conditional parameters.
         constraints_func: Function of a trial that returns its constraints, as in Optuna's samplers.
+        on_violation: Function that is called with the result of `last_safe` as soon as a trial has
+            ended that violates a constraint, even if the trial raised an error.
 
     Raises:
         InputDataError: If a setting is out of its range. When a trial starts: if no complete trial
@@ -162,6 +163,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         n_startup_trials: int = 10,
         independent_sampler: BaseSampler | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        on_violation: Callable[[dict[str, Any] | None], object] | None = None,
         seed: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -178,7 +180,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             seed=seed,
             device=device,
         )
-        self._constraints_func = constraints_func
+        self._constraints_func, self._on_violation = constraints_func, on_violation
 
     def chance_constraint(self, study: Study) -> ChanceConstraint:
         """Return the current constraint, with all decisions of a study and models of all trials.
@@ -240,29 +242,6 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         # Trials with a decision come last. Sorting is stable, so the last element is the latest
         # such trial or, without decisions, the latest trial.
         return sorted(safe, key=_was_decided)[-1].params if safe else None
-
-    def on_violation(
-        self, action: Callable[[dict[str, Any] | None], object]
-    ) -> Callable[[Study, FrozenTrial], None]:
-        """Return a callback for ``study.optimize`` that calls ``action`` after a violation.
-
-        The argument of ``action`` is the `last_safe` of the study. Optuna calls the callback as
-        soon as a trial has ended, but not after an exception that ``optimize`` does not ``catch``.
-
-        Example:
-            >>> def train(trial):
-            ...     trial.set_constraint("memory", trial.suggest_float("size", 0.0, 1.0) - 0.7)
-            ...     return 0.0
-            >>> sampler, back = ChanceConstrainedSampler(seed=0), []
-            >>> study = optuna.create_study(sampler=sampler)
-            >>> study.optimize(train, n_trials=3, callbacks=[sampler.on_violation(back.append)])
-        """
-
-        def callback(study: Study, trial: FrozenTrial) -> None:
-            if any(value > 0.0 for value in trial.constraints.values()):
-                action(self.last_safe(study))
-
-        return callback
 
     def outstanding(self, study: Study) -> list[int]:
         """Return the numbers of certified trials whose constraints have not been set.
@@ -349,7 +328,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Finish a trial; remove its decision if it was run at another point."""
+        """Finish a trial; remove its decision if it was run at another point.
+
+        If the trial violates a constraint, ``on_violation`` is called. A bound that a trial names
+        without setting its constraint is reported by a warning.
+        """
         super().after_trial(study, trial, state, values)
         decided = trial.system_attrs.get(delays.PARAMETERS, {})
         asked_all = trial.params and state is TrialState.COMPLETE
@@ -360,12 +343,23 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         ]
         if trial.system_attrs.get(DECISION) and others:
             _leave_undecided(study, trial, f"it was run with another {others[0]!r}")
+        trial = study._storage.get_trial(trial._trial_id)  # with what was stored just now
         sides = trial.user_attrs.get(BEYOND)
         for name, side in sides.items() if isinstance(sides, Mapping) else ():
-            if side == 1 and trial.constraints.get(name) == 0.0:
+            if name not in trial.constraints:
+                warn(
+                    f"Trial {trial.number} has `{BEYOND}` for {name!r}, but no value of this "
+                    f"constraint, so its outcome is unknown: call `trial.set_constraint({name!r}, "
+                    "bound)` as well, after the attribute is set."
+                )
+            elif side == 1 and trial.constraints[name] == 0.0:
                 # The constraint is above 0. Optuna regards 0 as feasible, and any larger value as
                 # infeasible, so the smallest positive number is stored.
-                store(study, trial, f"{_CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
+                store(study, trial, f"{CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
+        if self._on_violation is not None:
+            ended = study._storage.get_trial(trial._trial_id)
+            if any(value > 0.0 for value in ended.constraints.values()):
+                self._on_violation(self.last_safe(study))
 
     def _chosen(self, study: Study, trial: FrozenTrial, *given: Any) -> dict[str, Any]:
         parameters, least = super()._chosen(study, trial, *given), self._n_startup_trials

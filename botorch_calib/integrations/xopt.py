@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,7 +200,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     on_violation: Callable[[dict[str, Any] | None], object] | None = Field(
         None, description="called with the last safe setting", exclude=True
     )
-    _num_violating: int = PrivateAttr(0)
+    _violating: Counter[int] | None = PrivateAttr(None)  # hashes of rows that violate a limit
 
     @field_serializer("decisions")
     def _as_json(self, decisions: list[dict[str, Any]]) -> list[str]:
@@ -268,8 +269,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         while self.books is None and frame.f_back is not None:
             frame = frame.f_back
             owner = frame.f_locals.get("self")
-            if isinstance(owner, Xopt) and owner.xopt_dump_file:
-                self.books, num = owner.xopt_dump_file + _BOOKS, len(self.decisions)
+            # An `Xopt` that is being loaded adds data before it has all of its fields.
+            file = vars(owner).get("xopt_dump_file") if isinstance(owner, Xopt) else None
+            if file is not None:
+                self.books, num = file + _BOOKS, len(self.decisions)
                 self.decisions = stored.with_books(self.books, self.decisions)
                 if len(self.decisions) > num:
                     warn(
@@ -283,6 +286,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
         For the errors and warnings see the class.
         """
+        self._call_if_violated()
+        self._keep_books_beside_dump()
         ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
         before = sum(row["certified"] for row in self._out())
@@ -400,7 +405,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         names, (objective, maximize) = self.model_input_names, self._objective(model)
-        space, inputs = self._space(self._get_optimization_bounds()), self.data[names]
+        space = self._space(self._get_optimization_bounds())
+        inputs = self.data[names].drop(columns=self.contextual_variables)
         with stored.in_books(self.books, self.decisions) as decisions:  # unchanged after an error
             self.decisions = decisions
             out = torch.tensor([row["point"] for row in self._out()]).view(-1, len(names))
@@ -417,7 +423,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             ):
                 pending.append(point)
                 row[stored.ID] = _OURS + uuid4().hex[:16]
-                row["earlier"] = int(stored.near(row["point"], inputs, precision=1)[0].sum())
+                row["earlier"] = int(stored.near(row["inputs"], inputs, precision=1)[0].sum())
                 decisions.append(row)
         self.decisions = decisions
         columns = [names.index(name) for name in self._candidate_names]
@@ -491,7 +497,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _trials(self) -> list[tuple[dict[str, Any], dict[str, float]]]:
         """Return the row of each decision, and its outcomes by column; empty without a line."""
         inputs, ids = self._table(self.model_input_names), self._table([stored.ID])[stored.ID]
-        return stored.trials_in_table(self.decisions, inputs, self._outcomes(), ids)
+        contexts = self.contextual_variables
+        return stored.trials_in_table(self.decisions, inputs, self._outcomes(), ids, contexts)
 
     def _outcomes(self) -> pd.DataFrame:
         names = self.vocs.constraint_names
@@ -532,15 +539,18 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return [is_outside(limits, **each) for each in came]
 
     def _call_if_violated(self) -> None:
-        """Call ``on_violation`` if more rows violate a limit than at the last check.
+        """Call ``on_violation`` if the data have new rows, since the last check, beyond a limit.
 
-        Its argument is the result of `last_safe`.
+        Its argument is the result of `last_safe`. The first check only notes the rows. Clients may
+        write outcomes into the data without `add_data`, so `generate` checks the data, too.
         """
         if self.on_violation is None:
             return
-        num, before = self._violations().count(True), self._num_violating
-        self._num_violating = num
-        if num > before:
+        table = self._table([*self.model_input_names, *self._outcomes()]).astype(float)
+        rows = pd.util.hash_pandas_object(table, index=False)
+        before, known = self._violating, zip(rows.tolist(), self._violations(), strict=True)
+        self._violating = Counter(row for row, violates in known if violates)
+        if before is not None and self._violating - before:
             self.on_violation(self.last_safe())
 
 

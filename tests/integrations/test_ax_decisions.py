@@ -718,6 +718,16 @@ def test_a_baseline_in_each_batch() -> None:
     play(client, 1)
 
 
+def test_a_batch_without_the_baseline() -> None:
+    """The batch may have been measured at another time of the day than the baseline."""
+    client = new_client(constraints=("z <= 1.2 * baseline",), baseline={"a": 0.5, "b": 5.0})
+    play(client, 1)
+    batch = in_batch(client, num=2)
+    reported(batch, 0, 1)
+    with pytest.raises(UnsupportedError, match=rf"trials \[{batch.index}\].*in each batch.*ratio"):
+        client.get_next_trials(max_trials=1)
+
+
 class TestErrors:
     def test_outcomes_that_are_stated_later(self) -> None:
         client = new_client()

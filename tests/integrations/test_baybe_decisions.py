@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -187,3 +188,11 @@ def test_what_cannot_be_recommended() -> None:
     ):
         with pytest.raises(error, match=match):
             new_recommender().recommend(1, *given)
+
+
+@pytest.mark.parametrize("name", ["constraints", "outcome_constraints"])
+def test_constraints_that_later_versions_of_baybe_may_have(name: str) -> None:
+    later: Any = SimpleNamespace(targets=OBJECTIVE.targets, **{name: ("loss <= 0.6",)})
+    measurements = new_campaign(new_recommender()).measurements
+    with pytest.raises(UnsupportedError, match="`limits`"):
+        new_recommender()._models(SPACE, later, measurements)

@@ -444,14 +444,47 @@ class TestLastSafe:
     def test_it_is_handed_over_after_a_violation(self) -> None:
         study = started()
         given: list[Any] = []
-        callback = study.sampler.on_violation(given.append)
-        study.optimize(limited, n_trials=4, callbacks=[callback])
+        study.sampler._on_violation = given.append
+        study.optimize(limited, n_trials=4)
         late = study.trials[NUM_INITIAL:]
         safe = [trial.params for trial in late if trial.constraints["loss"] <= 0.0]
         assert study.sampler.last_safe(study) == safe[-1]
         assert len(given) == sum(trial.constraints["loss"] > 0.0 for trial in late) > 0
         before = [None, *(t.params for t in study.trials if t.constraints["loss"] <= 0.0)]
         assert all(parameters in before for parameters in given)
+
+    @pytest.mark.parametrize("by_function", [False, True])
+    def test_it_is_handed_over_however_the_trial_ends(self, by_function: bool) -> None:
+        given: list[Any] = []
+        known = {"constraints_func": lambda trial: [trial.params["x"] - 0.5]} if by_function else {}
+        study = new_study(on_violation=given.append, **known)
+
+        def run(trial: optuna.Trial) -> float:
+            x = trial.suggest_float("x", 0.0, 1.0)
+            if not by_function:
+                trial.set_constraint("loss", x - 0.5)
+            return x / (x != 0.7)
+
+        for x in (0.2, 0.8, 0.9, 0.7):
+            study.enqueue_trial({"x": x})
+        study.optimize(run, n_trials=1)
+        assert not given
+        study.optimize(run, n_trials=1)
+        assert given == [{"x": 0.2}]
+        by_hand = study.ask()
+        study.tell(by_hand, run(by_hand))
+        assert len(given) == 2
+        if not by_function:  # Optuna does not call the function after an error
+            with pytest.raises(ZeroDivisionError):
+                study.optimize(run, n_trials=1)
+            assert given == [{"x": 0.2}] * 3
+
+    def test_a_bound_without_its_constraint_is_told(self) -> None:
+        study = started()
+        trial = study.ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
+        trial.set_user_attr("beyond", {"loss": 1})
+        with pytest.warns(CalibrationWarning, match="beyond.*loss.*set_constraint"):
+            study.tell(trial, state=TrialState.FAIL)
 
     def test_there_may_be_none_and_bounds_are_not_safe(self) -> None:
         study = new_study()

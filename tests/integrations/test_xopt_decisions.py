@@ -419,18 +419,19 @@ def test_batches_with_given_noise() -> None:
     assert len(X.generator.suggest(2)) == 2
 
 
-def test_contexts_stay_as_in_the_latest_row() -> None:
+@pytest.mark.parametrize("returns_id", [True, False])
+def test_contexts_stay_as_in_the_latest_row(returns_id: bool) -> None:
     variables = {**CONTINUOUS, "t": ContextualVariable(domain=[0.0, 1.0])}
 
     def in_context(inputs: dict[str, float]) -> dict[str, float]:
         outcomes = limited(inputs)
         return {**outcomes, "loss": outcomes["loss"] + inputs.get("t", 0.3), "t": 0.3}
 
-    X = new_xopt(variables, constraints={"loss": ["LESS_THAN", 9.0]})
+    X = new_xopt(variables, constraints={"loss": ["LESS_THAN", 9.0]}, returns_id=returns_id)
     X.evaluator = Evaluator(function=in_context)
     X.data["t"] = X.generator.data["t"] = 0.1
-    X.generator.suggest()
-    X.evaluate_data(X.generator.outstanding())
+    X.evaluate_data(X.generator.suggest())
+    assert not X.generator.outstanding()
     (row,) = X.generator.decisions
     assert row["inputs"]["t"] == 0.1 and X.data["t"].iloc[-1] == 0.3
     assert X.generator.chance_constraint().num_observed == 1
@@ -468,6 +469,12 @@ def test_the_last_safe_setting_after_a_violation() -> None:
     assert len(Machine.set_to) == num and X.generator.last_safe() == {"a": 0.1, "b": 0.1}
     X.evaluate_data({"a": 0.9, "b": 0.9})
     assert Machine.set_to[num:] == [{"a": 0.1, "b": 0.1}]
+    num, violating = len(Machine.set_to), X.data.index[X.data["loss_beyond"] == 1]
+    X.generator.generate(1)  # nothing is new
+    X.remove_data([int(violating[-1])])
+    assert len(Machine.set_to) == num
+    X.evaluate_data({"a": 0.8, "b": 0.8})
+    assert len(Machine.set_to) == num + 1
     assert "on_violation" not in X.yaml()
     X.reset_data()
     assert X.generator.last_safe() is None
@@ -506,6 +513,11 @@ def test_books_next_to_the_file_that_xopt_dumps_to(
         again.step()
     assert again.generator.decisions[0] == decision and len(again.generator.decisions) == 2
     again.step()  # and no more about it
+    by_hand = new_xopt()
+    by_hand.xopt_dump_file = str(tmp_path / "by_hand.yaml")
+    by_hand.random_evaluate(1, seed=1)
+    by_hand.generator.suggest(1)  # the evaluation may kill the process
+    assert len(load_xopt(tmp_path / "by_hand.yaml").generator.decisions) == 1
     own = new_xopt(books=str(tmp_path / "own"))
     own.xopt_dump_file = str(file)
     own.step()
