@@ -26,7 +26,7 @@ from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-NUM_INITIAL, NUM_TRIALS, LIMIT = 16, 44, 2.0
+NUM_INITIAL, NUM_TRIALS, LIMIT = 16, 60, 2.0
 NAMES = ["t", "p", "solvent"]
 
 
@@ -67,6 +67,9 @@ def recommender_of(campaign: Any) -> ChanceConstrainedRecommender:
 def run(path: Path, seed: int, killed_at: int = -1) -> None:
     """Continue from the files up to the last trial; get killed during the trial ``killed_at``."""
     campaign = Campaign.from_json(path.read_text()) if path.exists() else new_campaign()
+    if path.exists():  # with another range
+        cold = pd.DataFrame({"t": [20, 22]})
+        campaign.toggle_discrete_candidates(cold, exclude=True)
     log = path.with_suffix(".csv")  # a laboratory's log of the trials that were run
     if not log.exists():
         active_settings.random_seed = seed

@@ -19,10 +19,11 @@ from botorch_calib.decisions.budget import Budget
 from tests.slow.plausible_violations import most_violations
 
 ROOT = Path(__file__).parents[2]
-LIMIT, NUM = 1.0, 24
+LIMIT, NUM = 1.0, 60
 
-# The run continues from Xopt's file, and is killed during an evaluation. Sometimes rows are removed
-# or sorted, or settings are read back with an offset.
+# The run continues from Xopt's file with another range, after it was killed during an evaluation.
+# Sometimes rows are removed or sorted, settings are read back with an offset, or two evaluations
+# run at a time.
 SCRIPT = """
     import json, os, random, sys, warnings
     warnings.simplefilter("ignore")
@@ -37,15 +38,17 @@ SCRIPT = """
 
     def evaluate(x):
         loss = x["a"] + x["b"] ** 2 + 0.3 * (x["c"] == 1.0) + random.gauss(0, 0.05)
-        if fatal and len(X.generator.decisions) == until:
-            with open(f"{folder}/lost", "a") as lost:
-                lost.write(x["_id"] + chr(10))
+        if fatal and len(X.generator.decisions) >= until:
+            with open(f"{folder}/lost", "w") as lost:
+                lost.write(" ".join(each["_id"] for each in X.generator.outstanding()))
             os._exit(9)
         return {"gain": x["a"] + 0.5 * x["b"] + 0.2 * x["c"], "loss": loss}
 
     if os.path.exists(file):
         X = load_xopt(file)
         X.evaluator = Evaluator(function=evaluate)
+        for vocs in (X.vocs, X.generator.vocs):
+            vocs.variables["a"].domain = [0.1, 1.2]
     else:
         vocs = VOCS(
             variables={"a": [0.0, 1.0], "b": [0.0, 1.0], "c": {0.0, 1.0, 2.0}},
@@ -59,7 +62,10 @@ SCRIPT = """
         X = Xopt(generator=generator, evaluator=evaluator, xopt_dump_file=file)
         X.random_evaluate(20, seed=seed)
     while len(X.generator.decisions) < until:
+        first = X.generator.suggest(1) if random.random() < 0.2 else []  # while it runs
         X.step()
+        if first:
+            X.evaluate_data(first)
         if random.random() < 0.2:
             X.remove_data([i for i in range(len(X.data)) if X.data["_id"].isna()[i]][:1])
         if random.random() < 0.2:
@@ -96,10 +102,11 @@ def test_three_runs(tmp_path: Path) -> None:
         data = pd.read_csv(folder / "data.csv")
         losses = data.dropna(subset="_id").set_index("_id")["loss"]
         own = losses.reindex(decided[decided].index)
-        assert len(decided) == NUM and len(losses) == NUM - 1
-        assert {*decided.index} - {*losses.index} == {(folder / "lost").read_text().strip()}
+        lost = {*(folder / "lost").read_text().split()}
+        assert len(decided) >= NUM and {*decided.index} - {*losses.index} == lost
+        assert 1 <= len(lost) <= 2
         T, V, out = len(own), int((own > LIMIT).sum()), int(own.isna().sum())
         assert account == [T, V, out]
         assert V + out <= Budget(0.9).bound(T)
         certified, violated = certified + T - out, violated + V
-    assert certified > 36 and violated <= most_violations(certified)
+    assert certified > 120 and violated <= most_violations(certified)
