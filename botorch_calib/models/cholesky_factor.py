@@ -43,15 +43,15 @@ from gpytorch.utils.memoize import add_to_cache
 from linear_operator.operators import RootLinearOperator, TriangularLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
-from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.outcome_transforms import outcome_transform_of
 from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
-# When states are compared, a parameter with at most this many elements is compared by value. Larger
-# parameters are compared by identity and version, since reading all values would take too long.
+# When states are compared, a parameter or buffer with at most this many elements is compared by
+# value. Larger ones are compared by identity and version, since reading all values would take too
+# long.
 _MAX_COMPARED = 256
 
 
@@ -283,28 +283,39 @@ class ModelState:
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
     through ``.data``, which changes their values but not their versions. Therefore small parameters
-    are compared by value, except on a GPU, where the host would wait for the device at each
-    evaluation. On a GPU, as in GPyTorch itself, a change through ``.data`` has no effect until
+    and buffers are compared by value, except on a GPU, where the host would wait for the device at
+    each evaluation. On a GPU, as in GPyTorch itself, a change through ``.data`` has no effect until
     ``model.train()`` is called.
     """
 
     def __init__(self, model: Any) -> None:
-        # Keep references to the tensors, as a new tensor may get the `id` of a deleted tensor.
-        self._tensors: list[Tensor] = [*model.parameters()]
+        own: list[Tensor | None] = []
+        data: list[Tensor] = []
+        for name, part in model.named_modules():
+            own += part._parameters.values()
+            # The training inputs are transformed already, and `InputPerturbation` replaces its
+            # buffer at each prediction.
+            if "input_transform" not in name:
+                own += part._buffers.values()
+            if isinstance(part, FixedGaussianNoise):
+                data.append(part.noise)  # may contain NaN, which does not equal itself
         if isinstance(model, ExactGP):
-            self._tensors += [model.train_inputs[0], model.train_targets]
-            noise = getattr(model.likelihood, "noise_covar", None)
-            if isinstance(noise, FixedGaussianNoise):  # its noise is not a parameter
-                self._tensors.append(noise.noise)
-        self._state = [_state_of(values) for values in self._tensors]
+            data += [model.train_inputs[0], model.train_targets]
+        # Keep references to the tensors, as a new tensor may get the `id` of a deleted tensor.
+        compared = [values for values in own if values is not None]
+        self._tensors = [*compared, *data]
+        self._state = [*map(_value_or_state_of, compared), *map(_state_of, data)]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ModelState) and self._state == other._state
 
 
-def _state_of(values: Tensor) -> Any:
-    if isinstance(values, Parameter) and not values.is_cuda and values.numel() <= _MAX_COMPARED:
-        return values.tolist()
+def _value_or_state_of(values: Tensor) -> Any:
+    is_compared = not (values.is_cuda or values.is_sparse) and values.numel() <= _MAX_COMPARED
+    return values.tolist() if is_compared else _state_of(values)
+
+
+def _state_of(values: Tensor) -> tuple[int, int, int]:
     return id(values), values.data_ptr(), 0 if values.is_inference() else values._version
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,10 @@ from botorch_calib.models.process import raw_train_inputs
 
 #: A difference between two values counts as rounding to six digits if it is at most `SIX_DIGITS`
 #: times the value, and at most `MOST_OF_RANGE` times the range of the data. Otherwise the values
-#: differ; the second limit matters for large values with a small range.
+#: differ; the second limit matters for large values with a small range. For points the range is
+#: the column's, and errors of single precision always count as rounding.
 SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
+_SINGLE = float(np.finfo(np.float32).eps)
 
 
 class KnownData:
@@ -71,12 +74,21 @@ class KnownData:
 
         Triples with an exact value are matched first, then bounds (``side`` is 1 or -1), which
         match any value beyond them, and last triples with ``y=None``, which match any value. In
-        another order, a bound could remove the observation that an exact value matches.
+        another order, a bound could remove the observation that an exact value matches. For the
+        same reason, triples of each kind are matched exactly before they are matched up to
+        rounding.
         """
         listed = [*enumerate(observations)]
-        listed.sort(key=lambda each: (each[1][1] is None, each[1][2] != 0))
-        found = {i: self.take(point, y, rounded, side) for i, (point, y, side) in listed}
-        return [found[i] for i in range(len(listed))]
+        kinds: list[list[Any]] = [[], [], []]
+        for each in listed:
+            _, (_, y, side) = each
+            kinds[2 if y is None else int(side != 0)].append(each)
+        found = [False] * len(listed)
+        for kind in kinds:
+            for digits in (False, True) if rounded else (False,):
+                for i, (point, y, side) in kind:
+                    found[i] = found[i] or self.take(point, y, digits, side)
+        return found
 
     @staticmethod
     def _take_of(own: list[float], y: float | None, rounding: float, side: int) -> bool:
@@ -88,18 +100,30 @@ class KnownData:
         return False
 
     @cached_property
-    def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64]]:
-        """All points: the keys of ``values`` as a list, and the same points as rows of a matrix."""
-        return [*self.values], np.array([*self.values], dtype=np.float64)
+    def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64], NDArray[np.float64]]:
+        """All points: the keys of ``values`` as a list, and the same points as rows of a matrix.
+
+        The last result is the largest error of six digits that is allowed in each column.
+        """
+        table = np.array([*self.values], dtype=np.float64)
+        spread = np.ptp(table, axis=0)
+        return [*self.values], table, np.where(spread > 0.0, MOST_OF_RANGE * spread, np.inf)
 
     def _near(self, point: Sequence[float]) -> list[tuple[float, ...]]:
         """Return the points of the data that agree with ``point`` to six digits in each column."""
-        points, table = self._known
+        points, table, largest = self._known
         if len(point) != table.shape[-1]:
             return []
-        at = np.asarray(point, dtype=np.float64)
-        limit = SIX_DIGITS * np.maximum(np.abs(table), np.abs(at))
-        return [points[j] for j in np.flatnonzero((np.abs(table - at) <= limit).all(axis=-1))]
+        at, near = np.asarray(point, dtype=np.float64), np.arange(len(points))
+        # Most points differ in the first column. The other columns of such points are not compared,
+        # which would take most of the time.
+        for columns in (slice(1), slice(1, None)):
+            own, other = table[near, columns], at[columns]
+            size = np.maximum(np.abs(own), np.abs(other))
+            digits = np.minimum(SIX_DIGITS * size, largest[columns])
+            limit = np.maximum(digits, _SINGLE * size)
+            near = near[(np.abs(own - other) <= limit).all(axis=-1)]
+        return [points[j] for j in near]
 
 
 @torch.no_grad()
@@ -121,25 +145,27 @@ def without_known(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return ``X, Y, Yvar, sides`` without the rows that a process's training data contain.
 
-    Each training observation matches at most one row. ``X`` is ``n x d``; ``Y``, ``Yvar`` and
-    ``sides`` are ``n x 1``. ``sides`` is 1 or -1 if the outcome is known only to be above or below
-    ``Y``, and 0 otherwise (default: 0 everywhere). For such a bound the training data hold a
-    stand-in value beyond the bound (see `stand_ins`), so any training value beyond the bound counts
-    as a match.
+    Points and values are compared to six digits, since data may be passed again in single
+    precision, or read from a file. Each training observation matches at most one row. ``X`` is
+    ``n x d``; ``Y``, ``Yvar`` and ``sides`` are ``n x 1``. ``sides`` is 1 or -1 if the outcome is
+    known only to be above or below ``Y``, and 0 otherwise (default: 0 everywhere). For such a bound
+    the training data hold a stand-in value beyond the bound (see `stand_ins`), so any training
+    value beyond the bound counts as a match.
 
     Warns:
         CalibrationWarning: If rows are removed.
     """
     known = KnownData(*train_data(process))
     signs = [0] * len(X) if sides is None else [*map(int, sides.flatten().tolist())]
-    found = known.take_all(zip(X.tolist(), Y.flatten().tolist(), signs, strict=True))
+    found = known.take_all(zip(X.tolist(), Y.flatten().tolist(), signs, strict=True), rounded=True)
     is_new = ~torch.tensor(found, dtype=torch.bool)
     if not is_new.all():
         warn(
             f"{int((~is_new).sum())} of {len(X)} observations, points and values, are among the "
-            "data of the model already and are left out: it would score them with hindsight, and "
-            "count them twice. Call `observe` with new observations only, then refit, then "
-            "`with_model`. Include repeated measurements with equal values in the next fit."
+            "data of the model already, to six digits, and are left out: it would score them with "
+            "hindsight, and count them twice. Call `observe` with new observations only, then "
+            "refit, then `with_model`. Include repeated measurements with equal values in the next "
+            "fit."
         )
     is_new = is_new.to(X.device)
     Yvar, sides = (None if each is None else each[is_new] for each in (Yvar, sides))

@@ -19,8 +19,7 @@ from botorch_calib.exceptions import warn
 from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
-from botorch_calib.models.known_data import without_known
-from botorch_calib.models.matching_rows import matching_rows
+from botorch_calib.models.known_data import KnownData, without_known
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
     observations_only,
@@ -139,12 +138,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
         predicted cdf. The current process, before it is conditioned on any row, scores all rows.
         Call this method before refitting; `with_model` combines the refitted process with the
         calibrator. Observations that the data of an exact Gaussian process already contain, with
-        the same point and value, are ignored. An exact Gaussian process converts data to its own
-        precision. If an error is raised, nothing has changed.
+        the same point and value to six digits, are ignored. An exact Gaussian process converts data
+        to its own precision. If an error is raised, nothing has changed.
 
         Args:
             X: Inputs ``n x d``, in the order of observation. Unless ``condition`` is
-                False, each row removes one equal pending point.
+                False, each row removes one pending point that is equal to six digits.
             Y: Observed values ``n x 1``, in units of the outcome.
             Yvar: Noise variances ``n x 1``, in squared units of the outcome, for a process with
                 given noise, excluding any noise that the process learns in addition. NaN, the
@@ -430,8 +429,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     def _still_pending(self, X: Tensor) -> Tensor:
         """Return the pending points that remain after observations at ``X``, ``n x d``."""
-        arrived = set(matching_rows(X, self.X_pending)) if len(self.X_pending) else set()
-        return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
+        known = KnownData(self.X_pending, self.X_pending.new_zeros(len(self.X_pending), 1))
+        known.take_all([(point, 0.0, 0) for point in X.tolist()], rounded=True)
+        # Of equal pending points the last ones remain.
+        points = [*enumerate(self.X_pending.tolist())]
+        left = [i for i, point in reversed(points) if known.take(point, None)]
+        return self.X_pending[left[::-1]]
 
 
 def check_calibrator(calibrator: object) -> None:
