@@ -162,12 +162,12 @@ class Loop:
         self.constraint.observe(X, Y, condition=then == "conditioned" or self.random.random() < 0.5)
         if then == "refit":
             self.constraint = self.constraint.with_model(self.models())
-            self.may_have_outcomes = False
         elif then == "resume":
             rows = json.loads(json.dumps(self.constraint.decisions))
             settings: dict[str, Any] = {"limits": self.limits, "budget": 40.0, "rows": rows}
             self.constraint = ChanceConstraint(self.models(), **settings)
-            # An outcome that is out and one that the model has may be equal: it is not taught then.
+            # The initial data at the point of a pending decision may be its outcome. If its outcome
+            # is equal to them, the model is not conditioned on it, so that it is not taught twice.
             self.may_have_outcomes = self.step > 0.0 and bool(self.pending or self.partial)
 
     def check(self) -> None:
