@@ -22,7 +22,7 @@ from tests.random_numbers import normal, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 NUM_INITIAL, NUM_ROUNDS = 9, 6
-# A pending decision: its point, 1 x 2, and outcomes, 1 x m.
+# A decision that is out: its point, 1 x 2, and outcomes, 1 x m.
 Pending = tuple[Tensor, Tensor]
 
 
@@ -221,6 +221,7 @@ def test_a_right_loop_is_not_warned(seed: int) -> None:
     assert run_loop(seed).constraint.num_outstanding == 0
 
 
+@pytest.mark.slow
 def test_the_loops_are_of_all_kinds() -> None:
     loops = [Loop(seed) for seed in range(200)]
     kinds = {(bool(loop.grid), bool(loop.step), loop.is_late, loop.batch > 1) for loop in loops}
