@@ -168,7 +168,8 @@ class Loop:
             self.constraint = ChanceConstraint(self.models(), **settings)
             # The initial data at the point of a pending decision may be its outcome. If its outcome
             # is equal to them, the model is not conditioned on it, so that it is not taught twice.
-            self.may_have_outcomes = self.step > 0.0 and bool(self.pending or self.partial)
+            is_out = self.constraint.num_observed < self.constraint.num_decisions
+            self.may_have_outcomes = self.step > 0.0 and is_out
 
     def check(self) -> None:
         rows = self.constraint.decisions
