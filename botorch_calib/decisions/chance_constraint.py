@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import compress
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -69,6 +70,7 @@ SOLE = "y"
 # is the margin, shifted by `_ROOM` standard deviations and scaled, so that the accepted points have
 # margins >= 0.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
+_MOST_IGNORED = 100  # number of ignored outcomes, the latest, that are kept
 _GREATEST = 1e300  # replaces an infinite quantile in a row
 # Normal scores of quantiles of non-Gaussian predictions are clamped to plus or minus `_FARTHEST`,
 # since the probabilities of larger scores underflow.
@@ -195,15 +197,20 @@ class ChanceConstraint(DecisionAccount):
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         self._withdrawn: list[Row] = []
+        # Decisions about outcomes that were ignored since they seemed to be recorded before. If a
+        # refitted model shows that they were further measurements, `with_model` records them.
+        self._ignored: deque[Row] = deque(maxlen=_MOST_IGNORED)
         # The training data that the models had before the first decision, as rows.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
+        # To notice observations that others have added to a model that is shared.
+        self._num_data = self._sizes()
         # Caches that are valid while the models are in these states: see `_renew`.
         self._states: list[Any] = []
         self._factor: dict[tuple[str, float], float] = {}
         self._deviations: list[Tensor] = []
         parts = _parts_of(self.models.values())
-        if rows is None and have_decided(parts, self._statement, self.known_decisions()):
+        if rows is None and have_decided(parts, self._statement, self._train_data()):
             warn(
                 "An earlier constraint has decided with this model or on these data, and a new "
                 "constraint counts violations from zero. Continue with `with_model`, or with "
@@ -274,6 +281,10 @@ class ChanceConstraint(DecisionAccount):
         Raises:
             InputDataError: If the names differ from the present ones.
             BotorchTensorDimensionError: If ``model`` has inputs of a different width.
+
+        Warns:
+            CalibrationWarning: If outcomes that `observe` ignored are further measurements in the
+                data of ``model``. Their decisions, with the earlier quantiles, count from now on.
         """
         given = model if isinstance(model, Mapping) else {next(iter(self.models)): model}
         if given.keys() != self.models.keys():
@@ -287,6 +298,8 @@ class ChanceConstraint(DecisionAccount):
             twin.models[name] = _checked_model(refitted)
             check_same_width(present, refitted)
         twin._check_points_of_rows()
+        twin._num_data = twin._sizes()
+        twin._count_ignored()
         return twin
 
     # ------------------------------------------------------------ the margin
@@ -605,7 +618,7 @@ class ChanceConstraint(DecisionAccount):
         """
         self.check_points("X", check_inputs("X", X))
         decided = self._decided(X)
-        self._record(decided, self.models.values())
+        self._record(decided, self.models.values(), self._train_data())
         is_denied = not all(row["certified"] for row in decided)
         if (note := self.note_of_outstanding()) and (is_denied or self.budget_left > 0.0):
             warn(note)
@@ -627,7 +640,9 @@ class ChanceConstraint(DecisionAccount):
         has been rounded since (to single precision or six digits). If there is no such decision, a
         decision is made now. If there are several decisions about a point, outcomes are assigned in
         the order of the decisions. Each outcome counts once: if all data are passed again, only new
-        outcomes are recorded. Calibrators learn from all outcomes that models were not fitted to.
+        outcomes are recorded. An outcome that equals a recorded outcome at its point, without a
+        pending decision, is ignored. If the data of a refitted model contain both, `with_model`
+        records it. Calibrators learn from all outcomes that models were not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, including the observed contexts.
@@ -664,6 +679,7 @@ class ChanceConstraint(DecisionAccount):
         came = [{name: (y, side) for name, y, side in each if not math.isnan(y)} for each in named]
         decisions = X if self._contexts is None else self._contexts.decisions(X)
         rows = [*self._first_rows, *self._rows]
+        known = self._train_data()  # before calibrated models learn in place
         own, points = self._decided_points(rows, decisions.tolist())
         fresh = self._data_of_no_row(rows, own.points)
         found = matches(rows, len(self._first_rows), own, points, came, fresh)
@@ -677,10 +693,15 @@ class ChanceConstraint(DecisionAccount):
             taught.append([name in match.new - learned for name in self.limits])
             if match.row is None:
                 near = [rows[j] for j in match.near]
-                _check_undecided(f"`X[{i}]`, {x},", outcomes, learned, near)
+                self._check_undecided(f"`X[{i}]`, {x},", x, outcomes, learned, near)
         is_new = torch.tensor([match.row is None for match in found], device=X.device)
         decided = self._decided(decisions[is_new])
-        if num := sum(not match.new for match in found):
+        ignored = [i for i, match in enumerate(found) if not match.new]
+        # If each known outcome came again, further measurements were left over as new outcomes.
+        num_known = sum({*row["outcomes"].values()} != {None} for row in rows)
+        kept = ignored[-_MOST_IGNORED:] if len(ignored) < num_known else []
+        held = self._decided(decisions[kept])
+        if num := len(ignored):
             warn(
                 f"{num} of {len(X)} outcomes were recorded before, or are among the initial data "
                 "of the model, and are ignored. Call `observe` once for each outcome, with new "
@@ -695,13 +716,13 @@ class ChanceConstraint(DecisionAccount):
         made = iter(decided)
         for match, outcomes in zip(found, came, strict=True):
             row = next(made) if match.row is None else rows[match.row]
-            for name, (y, side) in outcomes.items():
-                if name in match.new:
-                    row["outcomes"][name] = y
-                    if side:
-                        row.setdefault("beyond", {})[name] = side
-        self._record(decided, {*self.models.values(), *models.values()})
+            _enter(row, {name: outcomes[name] for name in match.new})
+        for i, row in zip(kept, held, strict=True):
+            _enter(row, came[i])
+        self._ignored.extend(held)
+        self._record(decided, {*self.models.values(), *models.values()}, known)
         self.models = models
+        self._num_data = self._sizes()
 
     @in_turn
     def withdraw(self, X: Tensor) -> None:
@@ -760,6 +781,97 @@ class ChanceConstraint(DecisionAccount):
             "Withdraw only points that were never run."
         )
 
+    def _check_undecided(
+        self,
+        subject: str,
+        point: list[float],
+        outcomes: Mapping[str, tuple[float, int]],
+        learned: set[str],
+        rows: Iterable[Row],
+    ) -> None:
+        """Raise if a decision about a point would be too late, as its outcomes may be known.
+
+        ``outcomes`` maps names to ``(value, side)``, where ``side`` is 0 for an exact value, and 1
+        or -1 for a lower or upper bound. An exact value beyond a bound that ``rows`` record for
+        this point raises an error, since it may be the same outcome. So does any name in
+        ``learned``, the outcomes to which models were fitted. Errors call the point ``subject``.
+        """
+        for row in rows:
+            for name, side in row.get("beyond", {}).items():
+                bound, (y, own_side) = row["outcomes"][name], outcomes.get(name, (math.nan, 0))
+                if not own_side and side * (y - bound) > 0.0:
+                    raise InputDataError(
+                        f"{subject} has an outcome that was recorded as beyond {bound:g}, and "
+                        f"{y:g} may be this outcome or a stand-in for it. Pass the bound "
+                        "with `beyond`, enter the value into the row, or call `decide` before the "
+                        "point is measured again."
+                    )
+        if not learned:
+            return
+        ignored, _ = self._decided_points([*self._ignored], [point])
+        sizes = self._sizes()
+        if ignored.near(point)[-1]:
+            cause = (
+                "An outcome at this point was ignored, with a warning, since an equal one was "
+                "recorded before: it was a further measurement, or this outcome is. If a point is "
+                "measured again, call `decide` before each measurement."
+            )
+        elif any(sizes[name] != self._num_data[name] for name in learned):
+            cause = (
+                "The model has been changed in place. If constraints, or a constraint and an "
+                "objective, share a calibrated model, make one `ChanceConstraint` with all "
+                "outcomes by name and all limits, or call `decide` of each before the evaluation. "
+                "Otherwise, call `observe` before you change the model."
+            )
+        else:
+            cause = (
+                "Call `observe` first, then refit, then `with_model`; here, call `observe` of the "
+                "constraint with the earlier model. If outcomes arrive later, call `decide` before "
+                "a point is evaluated."
+            )
+        raise InputDataError(
+            f"{subject} was not decided about, and the model has been fitted to its outcome: a "
+            f"decision now would use hindsight. {cause}"
+        )
+
+    def _sizes(self) -> dict[str, int]:
+        """The number of training observations of each model, 0 if it has none."""
+        known = {name: raw_train_inputs(observed_process(m)) for name, m in self.models.items()}
+        return {name: 0 if own is None else own.shape[-2] for name, own in known.items()}
+
+    def _count_ignored(self) -> None:
+        """Record ignored outcomes that are further measurements in the data of the models."""
+        if not self._ignored:
+            return
+        rows = [*self._first_rows, *self._rows]
+        points = self._whole(row["point"] for row in rows)
+        data = self._data_of_no_row(rows, points, is_out_counted=True)
+
+        def is_measured(row: Row) -> bool:
+            (point,) = self._whole([row["point"]])
+            sides = row.get("beyond", {})
+            came = [(name, y) for name, y in row["outcomes"].items() if y is not None]
+            return all([data[key].take(point, y, True, sides.get(key, 0)) for key, y in came])
+
+        is_further = [*map(is_measured, self._ignored)]
+        further = [*compress(self._ignored, is_further)]
+        if not further:
+            return
+        left = [row for row, own in zip(self._ignored, is_further, strict=True) if not own]
+        self._ignored.clear()
+        self._ignored.extend(left)
+        num, at_stake = self._at_stake()
+        for row in further:  # ignored decisions did not take up the budget
+            row["certified"] = row["certified"] and self.budget.allows(num, at_stake)
+            num, at_stake = num + row["certified"], at_stake + row["certified"]
+        self._record(further, self.models.values(), {})
+        warn(
+            f"{len(further)} of the outcomes that `observe` ignored, since equal outcomes were "
+            "recorded before, are further measurements in the data of the new model. They count "
+            "now, by the quantiles from before. If a point is measured again, call `decide` before "
+            "each measurement."
+        )
+
     def _decided_points(
         self, rows: list[Row], given: Sequence[list[float]]
     ) -> tuple[DecidedPoints, list[list[float]]]:
@@ -780,10 +892,8 @@ class ChanceConstraint(DecisionAccount):
         point of a pending decision is taken to be the outcome of this decision.
         """
         data = {}
-        for name, model in self.models.items():
-            X, Y = train_data(observed_process(model))
-            X = self._contexts.decisions(X) if self._contexts and len(X) else X
-            data[name] = KnownData(X, Y)
+        for name, own in self._train_data().items():
+            data[name] = KnownData(*own)
             observed = [
                 (point, row["outcomes"].get(name), row.get("beyond", {}).get(name, 0))
                 for point, row in zip(points, rows, strict=True)
@@ -840,11 +950,28 @@ class ChanceConstraint(DecisionAccount):
             decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 
-    def _record(self, decided: list[Row], models: Collection[Model]) -> None:
-        """Record decisions of ``models``, and register them, so that `have_decided` finds them."""
+    def _record(
+        self,
+        decided: list[Row],
+        models: Collection[Model],
+        data: Mapping[str, tuple[Tensor, Tensor]],
+    ) -> None:
+        """Record decisions of ``models``, and register them, so that `have_decided` finds them.
+
+        ``data`` are the `_train_data` that the deciding models had.
+        """
         self._rows.extend(decided)
         self._accounts.clear()
-        leave_traces(_parts_of(models), self._statement, [row["point"] for row in decided])
+        points = [row["point"] for row in decided]
+        leave_traces(_parts_of(models), self._statement, points, data)
+
+    def _train_data(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The training inputs ``n x d``, without contexts, and outcomes ``n x 1`` by outcome."""
+        data = {name: train_data(observed_process(each)) for name, each in self.models.items()}
+        if self._contexts is None:
+            return data
+        decisions = self._contexts.decisions
+        return {name: (decisions(X) if len(X) else X, Y) for name, (X, Y) in data.items()}
 
     def _taught(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor | None
@@ -880,36 +1007,12 @@ class ChanceConstraint(DecisionAccount):
         return *self.limits.items(), self.level
 
 
-def _check_undecided(
-    subject: str,
-    outcomes: Mapping[str, tuple[float, int]],
-    learned: set[str],
-    rows: Iterable[Row],
-) -> None:
-    """Raise if a decision about a point would be too late, as its outcomes may be known already.
-
-    ``outcomes`` maps names to ``(value, side)``, where ``side`` is 0 for an exact value, and 1 or
-    -1 for a lower or upper bound. An exact value beyond a bound that ``rows`` record for this point
-    raises an error, since it may be the same outcome. So does any name in ``learned``, the outcomes
-    to which models were fitted. Errors refer to the point as ``subject``.
-    """
-    for row in rows:
-        for name, side in row.get("beyond", {}).items():
-            bound, (y, own_side) = row["outcomes"][name], outcomes.get(name, (math.nan, 0))
-            if not own_side and side * (y - bound) > 0.0:
-                raise InputDataError(
-                    f"{subject} has an outcome that was recorded as beyond {bound:g}, and "
-                    f"{y:g} may be this outcome or a stand-in for it. Pass the bound "
-                    "with `beyond`, enter the value into the row, or call `decide` before the "
-                    "point is measured again."
-                )
-    if learned:
-        raise InputDataError(
-            f"{subject} was not decided about, and the model has been fitted to its outcome: a "
-            "decision now would use hindsight. Call `observe` first, then refit, then "
-            "`with_model`; here, call `observe` of the constraint with the earlier model. If "
-            "outcomes arrive later, call `decide` before a point is evaluated."
-        )
+def _enter(row: Row, outcomes: Mapping[str, tuple[float, int]]) -> None:
+    """Enter outcomes, given as ``(value, side)`` by name, into a row; see `matches`."""
+    for name, (y, side) in outcomes.items():
+        row["outcomes"][name] = y
+        if side:
+            row.setdefault("beyond", {})[name] = side
 
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:

@@ -7,6 +7,7 @@ other data, as in BoTorch's loops.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -102,16 +103,16 @@ def matches(
 
     An outcome belongs to the first decision about its point that has no outcome yet. If there is no
     such decision, but a row about the point has an equal outcome (to six digits), the outcome was
-    recorded before. An equal outcome is no evidence of this if rows about other points have the
-    same value too, as with rounded outcomes, unless many of the outcomes have equal ones. If an
-    outcome was recorded before, all data are assumed to be passed again, and outcomes are matched
-    with equal outcomes before they are matched with decisions without an outcome.
+    recorded before. If so, all data may have been passed again, and outcomes are then matched with
+    equal outcomes before they are matched with decisions without an outcome. This requires that no
+    row about another point has the same value, as rounded outcomes have, or that many of the
+    outcomes were recorded before.
 
     An outcome in ``came`` is a pair of a value and 1 if the outcome is above the value, -1 if it is
     below, and 0 if it equals the value. The first ``num_first`` of the ``rows`` hold data from
     before the first decision, in which a training value beyond a bound (a stand-in) may replace the
-    bound. The points of the rows are ``decided``, and ``data`` holds the models' training data by
-    outcome. The result has a `Match` for each of the ``points``.
+    bound. The points of the rows are ``decided``, and ``data`` holds, by outcome, the models'
+    training data that belong to no row. The result has a `Match` for each of the ``points``.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
@@ -141,6 +142,11 @@ def matches(
         apart = {name: (values[name] - y).abs() for name, (y, _) in came[i].items()}
         return not all((elsewhere & (each <= rounding[name])).any() for name, each in apart.items())
 
+    def is_in(data: Mapping[str, KnownData], i: int) -> bool:
+        """Remove the outcomes of point ``i`` from ``data``; return whether it has all of them."""
+        told = came[i].items()
+        return all([data[name].take(points[i], y, True, side) for name, (y, side) in told])
+
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
         lacks = [{name for name, y in each.items() if y is None} for each in outcomes]
         repeated: set[int] = set()
@@ -151,18 +157,21 @@ def matches(
             row = decided.chosen(f"X[{i}]", points[i], free)
             return None if row is None else found[i]._replace(row=row)
 
-        def known(i: int, groups: list[list[int]]) -> Match | None:
+        def known(i: int, groups: list[list[int]], is_sure: bool) -> Match | None:
             for j in (j for group in groups for j in group if j not in repeated):
                 new = came[i].keys() & lacks[j]
-                if has(j, i, new) and (new or known_first or telling[i]):
+                if has(j, i, new) and (new or is_sure):
                     return found[i]._replace(row=j, new=new)
             return None
 
         for i in order:
-            exact, match = near[i][:1], known(i, near[i]) if known_first else None
-            match = (
-                match or out(i, exact) or known(i, exact) or out(i, near[i]) or known(i, near[i])
-            )
+            exact, match = near[i][:1], known(i, near[i], True) if known_first else None
+            match = match or out(i, exact) or known(i, exact, telling[i]) or out(i, near[i])
+            # Without an open decision, an equal outcome was recorded before. A second measurement
+            # would be an exception: its point was chosen again, without `decide`, and the outcome
+            # happened to be equal. A decision made now about a known outcome would use hindsight.
+            # If the model has one observation more than the rows, there was a second measurement.
+            match = match or known(i, near[i], not is_surplus[i])
             if match is not None and match.row is not None:
                 found[i] = match
                 lacks[match.row] -= match.new
@@ -170,11 +179,13 @@ def matches(
         return found
 
     may_be_known = [any(has(j, i, set()) for j in near[i][-1]) for i in order]
-    telling = [may_be_known[i] and is_telling(i) for i in order]
+    spare = copy.deepcopy(data) if any(may_be_known) else data
+    is_surplus = [may_be_known[i] and is_in(spare, i) for i in order]
+    telling = [may_be_known[i] and not is_surplus[i] and is_telling(i) for i in order]
     # First assume that all outcomes are new, and assign those last that may be recorded already. If
-    # an outcome is recognised even so, or if many have no decision left, all data came again.
+    # an outcome is recognised by a value of its own, or if many are, all data came again.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
-    is_again = not all(match.new for match in trial)
-    num = sum(trial[i].row is None for i in order if may_be_known[i])
+    is_again = any(telling[i] and not trial[i].new for i in order)
+    num = sum(may_be_known[i] and (trial[i].row is None or not trial[i].new) for i in order)
     observed = sum(None not in each.values() for each in outcomes) - num_first
     return assigned(order, is_again or num > max(2, min(observed or num, num_first or num) / 2))

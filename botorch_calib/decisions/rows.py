@@ -37,19 +37,24 @@ from botorch_calib._validation import (
 )
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
 from botorch_calib.exceptions import warn
+from botorch_calib.models.known_data import KnownData
 
 _LOCK = threading.RLock()
 # A pending decision is overdue once this many later decisions have all outcomes.
 _OVERTAKEN = 20
 # Registry of the decisions of this process, to detect a new constraint that lacks earlier rows. A
 # statement consists of limits and a level. `_DECIDED` maps models and calibrators to the statements
-# of their decisions, and `_RECENT` holds the latest decided points with their statements.
+# of their decisions. `_RECENT` holds the latest decided points with their statements, each with the
+# latest `_NUM_LATEST` observations of each deciding model, by outcome.
 _DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
-_RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
+_RECENT: deque[tuple[tuple[Any, ...], dict[str, Any]]] = deque(maxlen=100)
+_NUM_LATEST = 20
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Row = dict[str, Any]
+#: Training inputs ``n x d`` and outcomes ``n x 1`` by outcome name.
+Data = Mapping[str, tuple[Tensor, Tensor]]
 #: Lower and upper limit of each outcome, by name; None for no limit.
 Limits = Mapping[str, Sequence[float | None]]
 #: The entries that each row must have. Clients may add others, which constraints ignore.
@@ -379,21 +384,39 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
 
 
 def leave_traces(
-    parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
+    parts: Iterable[Any],
+    statement: tuple[Any, ...],
+    points: Iterable[Sequence[float]],
+    data: Data,
 ) -> None:
-    """Register decisions of models and calibrators, ``parts``, about points: see `have_decided`."""
+    """Register decisions of models and calibrators, ``parts``, about points: see `have_decided`.
+
+    ``data`` are the training data of the deciding models.
+    """
     for part in parts:
         _DECIDED.setdefault(part, set()).add(statement)
-    _RECENT.extend((*statement, *point) for point in points)
+    latest = {name: (X[-_NUM_LATEST:], Y[-_NUM_LATEST:]) for name, (X, Y) in data.items()}
+    tails = {
+        name: [(x, y, 0) for x, y in zip(X.tolist(), Y.flatten().tolist(), strict=True)]
+        for name, (X, Y) in latest.items()
+    }
+    _RECENT.extend(((*statement, *point), tails) for point in points)
 
 
-def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
+def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Data) -> bool:
     """Return whether an earlier decision under this statement used any ``parts`` or ``data``.
 
     The ``statement`` consists of the limits and the level, and the ``parts`` are models and
-    calibrators, as in `leave_traces`. The ``data`` are training inputs ``n x d``, which count as
-    used if their last point is among the 100 points decided last.
+    calibrators, as in `leave_traces`. The ``data`` are training data, inputs ``n x d`` and outcomes
+    ``n x 1`` by outcome. They count as used if their last point is among the 100 points decided
+    last, and the observations before it include the latest observations of the deciding model. On a
+    grid, independent runs have points in common, but not all these observations.
     """
-    ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
-    decided = any(statement in _DECIDED.get(part, ()) for part in parts)
-    return decided or any(end in _RECENT for end in ends)
+    if any(statement in _DECIDED.get(part, ()) for part in parts):
+        return True
+    for name, (X, Y) in data.items():
+        end = (*statement, *X[-1].tolist()) if len(X) else None
+        tails = [tails[name] for decided, tails in _RECENT if decided == end and name in tails]
+        if any(all(KnownData(X[:-1], Y[:-1]).take_all(tail, rounded=True)) for tail in tails):
+            return True
+    return False
