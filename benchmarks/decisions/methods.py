@@ -101,7 +101,8 @@ class Budgeted(DecisionMethod):
     sharpening: tuple[int, float, float, float] | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
-        *(budget.SIZE, widening.START, widening.GAIN, widening.RELIEF),
+        *(budget.SIZE, widening.LEAST, widening.GAIN, widening.RELIEF),
+        *(widening.FIRST, widening.FADING),
         *(budget.MOST_RELIEF, budget.LEAST_EXCESS),
         *(widening.PRIOR_COUNT, widening.SMOOTHING, widening.OF_ONE_POINT),
     )
