@@ -347,6 +347,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         sides = trial.user_attrs.get(BEYOND)
         for name, side in sides.items() if isinstance(sides, Mapping) else ():
             if name not in trial.constraints:
+                names = delays.names_of_constraints(self._trials(study))
+                if trial.constraints and name not in names:
+                    continue  # a misspelt name, see `_beyond`
                 warn(
                     f"Trial {trial.number} has `{BEYOND}` for {name!r}, but no value of this "
                     f"constraint, so its outcome is unknown: call `trial.set_constraint({name!r}, "

@@ -81,7 +81,7 @@ def budget_left(campaign: Campaign) -> float:
     return recommender_of(campaign).chance_constraint(*arguments).budget_left
 
 
-def only(campaign: Campaign, t: float, kind: str = "u", stir: bool = True) -> None:
+def only(campaign: Campaign, t: float, kind: str = "v", stir: bool = False) -> None:
     """Exclude all other candidates."""
     everything = campaign.searchspace.discrete.exp_rep
     campaign.toggle_discrete_candidates(everything, exclude=False)
@@ -90,7 +90,7 @@ def only(campaign: Campaign, t: float, kind: str = "u", stir: bool = True) -> No
 
 
 def outcome(campaign: Campaign, heat: float | None, t: float, **more: Any) -> pd.DataFrame:
-    row = {"t": t, "kind": "u", "stir": True, "yield": t / 60, "heat": heat, **more}
+    row = {"t": t, "kind": "v", "stir": False, "yield": t / 60, "heat": heat, **more}
     return pd.DataFrame([row]).astype({"heat": float})
 
 
@@ -337,6 +337,8 @@ def test_a_space_that_was_made_again(run: Campaign) -> None:
     for parameters in ([other, kind, stir], [t, kind, stir, new], [t, kind], [new, stir, t]):
         space = SearchSpace.from_product(parameters)
         table = run.measurements.assign(new="a")
+        if stir not in parameters:  # rows that only differ in it would be the same candidate
+            table = table[~table["stir"].astype(bool)]
         made = recommender.chance_constraint(space, TARGETS, table)
         found = [(row["certified"], row["outcomes"]["heat"]) for row in made.decisions]
         assert found == known
