@@ -78,7 +78,7 @@ def test_a_change_in_place_is_felt(name: str, by_data: bool) -> None:
         fresh.prediction_strategy = None
         after = moments(model)
         for own, expected in zip(after, moments(fresh), strict=True):
-            assert_close(own, expected, msg=lambda text, place=place: f"{place}: {text}")
+            assert_close(own, expected, msg=f"{place} is not felt")
         felt += not torch.equal(after[0], before[0])
         before = after
     assert felt >= 2
