@@ -101,8 +101,7 @@ class Budgeted(DecisionMethod):
     sharpening: tuple[int, float, float, float] | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
-        *(budget.SIZE, widening.LEAST, widening.GAIN, widening.RELIEF),
-        *(widening.FIRST, widening.FADING),
+        *(budget.SIZE, widening.START, widening.GAIN, widening.RELIEF),
         *(budget.MOST_RELIEF, budget.LEAST_EXCESS),
         *(widening.PRIOR_COUNT, widening.SMOOTHING, widening.OF_ONE_POINT),
     )

@@ -12,7 +12,7 @@ import math
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.budget import Account
 from botorch_calib.decisions.rows import Side, decision_of
-from botorch_calib.decisions.widening import GAIN, LEAST, RELIEF
+from botorch_calib.decisions.widening import width
 from botorch_calib.models.predict import history
 from botorch_calib.models.process import observed_process
 
@@ -34,6 +34,5 @@ class RuleOfMisses(ChanceConstraint):
             z = history(observed_process(self.models[side.name]), "loo").scores.double()
             square = (PRIOR_COUNT + z.square().sum()) / (PRIOR_COUNT + len(z))
             self._factor[key] = min(float(square.sqrt()), MOST_FACTOR)
-        account = self.account
-        k = LEAST * math.exp(GAIN * account.excess - RELIEF * account.relief)
+        k = width(self.account)
         return self._factor[key], max(k, OF_ONE_POINT) if of_one_point else k

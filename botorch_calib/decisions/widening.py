@@ -21,15 +21,10 @@ from botorch_calib.decisions.budget import Account
 from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 
-# `LEAST` is the width without excess and relief. The logarithm of the width increases by `GAIN`
-# times the excess of an `Account`, and decreases by `RELIEF` times its relief.
-LEAST, GAIN, RELIEF = 1.05, 0.2, 0.1
-# Early models are the most wrong ones, and no decision has tested them. So the first quantile is as
-# wide as after `FIRST` violations, which fade by a factor of e in `FADING` certified rounds with an
-# outcome. Without them about a quarter of the first dozen certified rounds violate a limit, and the
-# quantile is then too wide for as long as the excess lasts.
-FIRST, FADING = 3.0, 24.0
-# The logarithm of ``width / LEAST`` is clamped to plus or minus `_MOST`: the width stays finite.
+# `START` is the initial width. The logarithm of the width increases by `GAIN` times the excess of
+# an `Account`, and decreases by `RELIEF` times its relief.
+START, GAIN, RELIEF = 1.05, 0.2, 0.1
+# The logarithm of ``width / START`` is clamped to plus or minus `_MOST`: the width stays finite.
 _MOST = 20.0
 # The width of a statement about a single point, which does not depend on the account.
 OF_ONE_POINT = 1.1
@@ -46,22 +41,16 @@ _FARTHEST = 1e3
 
 
 def width(account: Account) -> float:
-    """Return the factor that widens the deciding quantile.
+    """Return the factor that widens the deciding quantile, ``1.05 exp(0.2 excess - 0.1 relief)``.
 
-    It is ``1.05 exp(0.2 (excess + 3 exp(-n / 24)) - 0.1 relief)``. The ``account`` gives the number
-    ``n`` of certified decisions whose outcomes are known, their excess and their relief. At the
-    start the factor is as large as after three violations.
+    The ``account`` gives the excess and the relief of the decisions so far.
 
     Example:
-        >>> round(width(Account()), 2)
-        1.91
-        >>> round(width(Account(num_certified=100)), 2)
-        1.06
+        >>> width(Account())
+        1.05
     """
-    num_known = account.num_certified - account.num_outstanding
-    first = FIRST * math.exp(-num_known / FADING)
-    exponent = GAIN * (account.excess + first) - RELIEF * account.relief
-    return LEAST * math.exp(min(max(exponent, -_MOST), _MOST))
+    exponent = GAIN * account.excess - RELIEF * account.relief
+    return START * math.exp(min(max(exponent, -_MOST), _MOST))
 
 
 def widened(z: Tensor, k: float) -> Tensor:

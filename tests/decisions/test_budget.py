@@ -102,9 +102,7 @@ def test_the_account_is_that_of_the_definition() -> None:
         assert account.num_violations == sum(each.violated is True for each in certified_ones)
         assert account.num_outstanding == sum(each.violated is None for each in certified_ones)
         assert account.excess == float(excess) and account.relief == relief
-        num_known = len(certified_ones) - account.num_outstanding
-        first = 3 * math.exp(-num_known / 24)
-        expected = 1.05 * math.exp(0.2 * (float(excess) + first) - 0.1 * relief)
+        expected = 1.05 * math.exp(0.2 * float(excess) - 0.1 * relief)
         assert width(account) == pytest.approx(expected, rel=1e-14)
 
 
@@ -140,8 +138,7 @@ def test_half_of_the_noise_on_either_side_is_assumed() -> None:
 
 
 def test_the_width_stays_a_number() -> None:
-    assert width(Account()) == pytest.approx(1.05 * math.exp(0.6))
-    assert width(Account(num_certified=100_000)) == 1.05
+    assert width(Account()) == 1.05
     assert width(Account(excess=1e6)) == pytest.approx(1.05 * math.exp(20.0))
     assert width(Account(excess=-1e6)) == pytest.approx(1.05 * math.exp(-20.0))
 

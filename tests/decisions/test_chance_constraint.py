@@ -97,11 +97,6 @@ def expected_factor(gp: Any, level: float, sign: float = 1.0) -> float:
     return factor_of_scores(loo_residuals(gp), level, sign)
 
 
-def expected_width(num_certified: int, excess: float = 0.0, relief: int = 0) -> float:
-    first = 3.0 * math.exp(-num_certified / 24.0)
-    return 1.05 * math.exp(0.2 * (excess + first) - 0.1 * relief)
-
-
 def expected_margin(
     gp: Any, X: Tensor, limits: dict[str, Any], level: float, k: float, factor: bool = True
 ) -> Tensor:
@@ -139,7 +134,7 @@ def test_the_margin_is_the_distance_of_a_wider_quantile_from_the_limit(
     limits = {name: scale * limit + shift for name, limit in limits.items()}
     X = 10 * X - 5 if transforms else X
     tested = ChanceConstraint(gp, **limits, level=0.85)
-    expected = expected_margin(gp, X, limits, 0.85, expected_width(0))
+    expected = expected_margin(gp, X, limits, 0.85, 1.05)
     assert_close(tested.margin(X), expected)
     assert torch.equal(tested.certified(X), expected >= 0)
     plain = ChanceConstraint(gp, **limits, level=0.85, width=1.0)
@@ -165,22 +160,22 @@ def test_violations_widen_the_quantile_and_hits_narrow_it() -> None:
     """By the factor of the account; the model is left as it is. A miss may keep the limit."""
     gp, X = make_gp(), points(5)
     tested, x = ChanceConstraint(gp, **WIDE), points(1).squeeze(1)
-    for num, (y, excess) in enumerate(((101.0, 0.9), (50.0, 0.8), (-50.0, 0.7), (101.0, 1.6))):
+    for y, excess in ((101.0, 0.9), (50.0, 0.8), (-50.0, 0.7), (101.0, 1.6)):
         tested.decide(x)
         tested.observe(x, value(y), condition=False)
-        k = expected_width(num + 1, excess)
+        k = 1.05 * math.exp(0.2 * excess)
         assert_close(tested.margin(X), expected_margin(gp, X, WIDE, 0.9, k))
     assert (tested.num_certified, tested.num_violations) == (4, 2)
     for number in range(40):
         tested.observe(x, value(-51.0 - number), condition=False)
-    least = expected_width(44, -2.0)
+    least = 1.05 * math.exp(0.2 * -2.0)
     assert_close(tested.margin(X), expected_margin(gp, X, WIDE, 0.9, least))
 
 
 def test_a_calibrated_model_states_its_own_quantile() -> None:
     """At the level of the wider score; its calibrator has the residuals already."""
     gp, X = make_gp(), points(5)
-    level = NormalDist().cdf(expected_width(0) * NormalDist().inv_cdf(0.87))
+    level = NormalDist().cdf(1.05 * NormalDist().inv_cdf(0.87))
     for calibrator in (
         LocalizedConformal(0.2),
         OnlineConformal(0.2),
@@ -216,11 +211,10 @@ def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     total = X.sum(dim=-1).flatten()
     rooms = [limits["upper"] - total]
     rooms += [total - limits["lower"]] if "lower" in limits else []
-    k = expected_width(0)
-    scores = [-torch.special.ndtri(0.5 * (-room / 0.5).exp()) / k for room in rooms]
+    scores = [-torch.special.ndtri(0.5 * (-room / 0.5).exp()) / 1.05 for room in rooms]
     ends = []
     for room, part in zip(rooms, expected_parts(level, scores), strict=True):
-        beyond = torch.special.ndtr(k * torch.special.ndtri(part))
+        beyond = torch.special.ndtr(1.05 * torch.special.ndtri(part))
         ends.append(room + 0.5 * (2 * beyond).log())  # the reach of a Laplace distribution
     tested = ChanceConstraint(LaplaceModel(), **limits, level=level)
     assert_close(tested.margin(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
@@ -230,8 +224,6 @@ def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     ends += [total + deviation - limits["lower"]] if "lower" in limits else []
     assert_close(tested.optimism(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
     assert torch.autograd.gradcheck(tested.margin, X[:3].requires_grad_())
-    far = {name: 3.0 * limit for name, limit in limits.items()}
-    tested = ChanceConstraint(LaplaceModel(), **far, level=level)
     x = X[tested.margin(X).argmax()]
     tested.observe(x, value(100.0), condition=False)
     assert tested.num_violations == tested.num_certified == 1
@@ -260,8 +252,7 @@ def test_confidence_is_about_what_is_known_of_the_point() -> None:
     mirrored = ChanceConstraint(make_gp(sign=-1.0), lower=-0.8)
     assert_close(mirrored.margin(X, 0.95), tested.margin(X, 0.95))
     # Much more is asked for where nothing is known, and next to nothing more where all is.
-    rounds = ChanceConstraint(gp, upper=0.8, width=k, rows=())
-    assert (tested.margin(X, 0.95) < rounds.margin(X)).all()
+    assert (tested.margin(X, 0.95) < tested.margin(X)).all()
     repeated = gp.condition_on_observations(X[0].repeat(1000, 1), value(0.0, 1000))
     tested = ChanceConstraint(repeated, upper=0.85)
     width = 1.1 * expected_factor(repeated, 0.9)
@@ -361,7 +352,7 @@ def test_all_rows_condition_and_certified_ones_count() -> None:
     assert len(tested.model.train_targets) == 14
     # The width of the new model, of its own leave-one-out residuals, and of one violation: the
     # uncertified row missed, which takes nothing off.
-    k = expected_width(1, 0.9, relief=1)
+    k = 1.05 * math.exp(0.2 * 0.9 - 0.1)
     expected = expected_margin(tested.model, X, {"upper": 0.8}, 0.9, k)
     assert_close(tested.margin(X), expected)
     assert "violations=1" in repr(tested) and "certified=1 of 2" in repr(tested)
@@ -388,7 +379,7 @@ def test_points_are_judged_by_what_decided_about_them() -> None:
     assert [y is None for y in outcomes(tested)] == [False, True, False]
     assert tested.num_outstanding == 1 and len(tested.decisions) == 3
     # Neither violates the limit.
-    k = expected_width(2, -2 * 0.1)
+    k = 1.05 * math.exp(0.2 * -2 * 0.1)
     assert_close(tested.margin(points(4)), expected_margin(make_gp(num=5), points(4), WIDE, 0.9, k))
 
 
@@ -524,7 +515,7 @@ def test_the_column_of_the_output_task_may_be_left_out() -> None:
     gp = make_multitask()
     tested, full = ChanceConstraint(gp, upper=0.8), torch.cat([X, task], dim=-1)
     assert_close(tested.margin(X), tested.margin(full))
-    k = expected_width(0) * factor_of_scores(loo_residuals(gp)[::2], 0.9)
+    k = 1.05 * factor_of_scores(loo_residuals(gp)[::2], 0.9)
     expected = expected_margin(gp, full, {"upper": 0.8}, 0.9, k, factor=False)
     assert_close(tested.margin(X), expected)
     tested.observe(X.squeeze(1), value(0.0, 6))
@@ -784,14 +775,14 @@ def test_models_and_limits_go_by_names() -> None:
 
 def test_limits_that_hold_together_are_given_parts_by_their_danger() -> None:
     """From the plain posteriors: three sides of two outcomes, each ``k`` times as wide."""
-    tested, X = pair(level=0.85), points(120)
+    tested, X = pair(level=0.85), points(40)
     rooms, reaches, deviations = [], [], []
     sides = ([(1, 0.9)], [(-1, -1.2), (1, 1.0)])
     for model, own in zip(tested.models.values(), sides, strict=True):
         noisy = model.posterior(X, observation_noise=True)
         for sign, limit in own:
             rooms.append(sign * (limit - noisy.mean.flatten()))
-            k = expected_width(0) * expected_factor(model, 0.85, sign)
+            k = 1.05 * expected_factor(model, 0.85, sign)
             reaches.append(k * noisy.variance.sqrt().flatten())
         known = model.posterior(model.train_inputs[0].unsqueeze(-2), observation_noise=True)
         deviations.append(known.variance.sqrt().mean())
@@ -809,7 +800,7 @@ def test_limits_that_hold_together_are_given_parts_by_their_danger() -> None:
     certified = tested.certified(X)
     danger = torch.stack([torch.special.ndtr(-score) for score in scores]).sum(dim=0)
     assert (danger[certified] <= 0.15).all() and (danger[~certified] > 0.98 * 0.15).all()
-    assert 5 < certified.sum() < 100
+    assert 5 < certified.sum() < 35
 
 
 def stated_models(dtype: torch.dtype = torch.double) -> dict[str, Any]:
@@ -1045,7 +1036,7 @@ def test_bad_arguments_are_named() -> None:
     for arguments in several:
         with pytest.raises(InputDataError, match="`limits"):
             ChanceConstraint(**{"model": gp, **arguments})
-    assert width(constraint().account) == expected_width(0)
+    assert width(constraint().account) == 1.05
 
 
 def test_outcomes_of_one_decision_in_two_rows() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import random
 from statistics import NormalDist
 from typing import Any
@@ -34,8 +35,7 @@ from botorch_calib import (
     optimize_chance_constrained,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
-from botorch_calib.decisions.budget import Account
-from botorch_calib.decisions.widening import leave_one_out_factor, width
+from botorch_calib.decisions.widening import GAIN, START, leave_one_out_factor
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
 from tests.decisions.test_chance_constraint import LaplaceModel, decide, ends, outcomes, stored
@@ -105,7 +105,7 @@ def test_at_the_deciding_quantile_the_worst_probability_is_the_level(
     rows = [ends(row) for row in tested.decide(DECISIONS.squeeze(1))]
     noisy = gp.posterior(pairs(DECISIONS), observation_noise=True)
     mean, deviation = (v[..., 0, 0].detach() for v in (noisy.mean, noisy.variance.sqrt()))
-    k = {sign: width(Account()) * leave_one_out_factor(gp, 0.9, sign) for sign in (-1, 1)}
+    k = {sign: START * leave_one_out_factor(gp, 0.9, sign) for sign in (-1, 1)}
     sides = [(sign, limits[name]) for name, sign in (("lower", -1), ("upper", 1)) if name in limits]
     for i, quantiles in enumerate(rows):
 
@@ -238,26 +238,24 @@ def test_a_schedule_follows_the_model() -> None:
 
 
 def test_a_decision_waits_for_its_context() -> None:
-    """It is found by the decision alone; kind contexts only let the start of the width fade."""
+    """It is found by the decision alone; kind contexts do not narrow the quantile."""
     tested = ChanceConstraint(make_gp(), upper=100.0, **BALL)
+    before = tested.margin(DECISIONS)
     X = DECISIONS.squeeze(1)
-
-    def margin(account: Account) -> torch.Tensor:
-        k = width(account) * float(leave_one_out_factor(make_gp()))
-        return ChanceConstraint(make_gp(), upper=100.0, width=k, **BALL).margin(DECISIONS)
-
     assert decide(tested, X) == [True] * 3 and tested.num_outstanding == 3
     joint = torch.cat([X, torch.tensor([[0.2], [0.5], [0.7]], **DOUBLE)], dim=-1)
     tested.observe(joint[[2, 0]], torch.tensor([[-50.0], [-50.0]], **DOUBLE), condition=False)
     assert outcomes(tested) == [-50.0, None, -50.0]
     assert [r["point"] for r in tested.decisions] == X.tolist()
-    assert_close(tested.margin(DECISIONS), margin(Account(num_certified=2)))
+    assert_close(tested.margin(DECISIONS), before)
     tested.observe(joint[1:2], torch.tensor([[101.0]], **DOUBLE))
     assert (tested.num_violations, tested.num_outstanding) == (1, 0)
     assert tested.model.train_inputs[0].shape == (13, 2)
     more = ChanceConstraint(make_gp(), upper=100.0, **BALL)
     more.observe(joint[1:2], torch.tensor([[101.0]], **DOUBLE), condition=False)
-    assert_close(more.margin(DECISIONS), margin(Account(num_certified=1, excess=0.9)))
+    k = math.exp(GAIN * 0.9) * START * float(leave_one_out_factor(make_gp()))
+    wide = ChanceConstraint(make_gp(), upper=100.0, width=k, **BALL)
+    assert_close(more.margin(DECISIONS), wide.margin(DECISIONS))
 
 
 @pytest.mark.filterwarnings("ignore:Residuals exceed 50 predictive standard deviations")

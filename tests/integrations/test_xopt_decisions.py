@@ -94,13 +94,13 @@ def counted(X: Xopt) -> tuple[int, int]:
 
 def test_candidates_are_those_of_the_bare_loop() -> None:
     """The bare loop keeps one constraint."""
-    X = new_xopt(level=0.7)
+    X = new_xopt()
     bounds = torch.tensor([[0.0, -1.0], [1.0, 1.0]])
-    limits, constraint = {"loss": (None, 0.5)}, None
+    constraint = None
     for _ in range(9):
         gain, loss = X.generator.train_model(update_internal=False).models
         if constraint is None:
-            constraint = ChanceConstraint({"loss": loss}, level=0.7, limits=limits)
+            constraint = ChanceConstraint({"loss": loss}, limits={"loss": (None, 0.5)})
         else:
             constraint = constraint.with_model(loss)
         torch.manual_seed(1)
@@ -270,7 +270,7 @@ class TestIdentity:
     def test_rows_that_are_removed_sorted_offset_and_read_from_a_table(
         self, tmp_path: Path
     ) -> None:
-        X = new_xopt(level=0.6)
+        X = new_xopt()
         for _ in range(3):
             X.evaluate_data(X.generator.suggest(2))
         account, outcomes = books_of(X)

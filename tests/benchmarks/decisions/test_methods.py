@@ -90,7 +90,7 @@ def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
     assert constraint.violation_bound(50) == default.violation_bound(50) == pytest.approx(15.9)
     method = METHODS["budget"]
     assert isinstance(method, Budgeted)
-    assert method.constants == (10.0, 1.05, 0.2, 0.1, 3.0, 24.0, 7, -2.0, 8.0, 0.15, 1.1)
+    assert method.constants == (10.0, 1.05, 0.2, 0.1, 7, -2.0, 8.0, 0.15, 1.1)
 
 
 def test_the_rule_before_counts_misses(gp: SingleTaskGP) -> None:
