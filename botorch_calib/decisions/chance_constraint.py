@@ -46,7 +46,7 @@ from botorch_calib.models import CalibratedModel
 from botorch_calib.models.beyond import checked_beyond, stand_ins
 from botorch_calib.models.cholesky_factor import ModelState
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.known_data import KnownData, train_data
+from botorch_calib.models.known_data import KnownData, take_together, train_data
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
     batch_of_models,
@@ -642,7 +642,8 @@ class ChanceConstraint(DecisionAccount):
         the order of the decisions. Each outcome counts once: if all data are passed again, only new
         outcomes are recorded. An outcome that equals a recorded outcome at its point, without a
         pending decision, is ignored. If the data of a refitted model contain both, `with_model`
-        records it. Calibrators learn from all outcomes that models were not fitted to.
+        records it, unless the constraint was resumed from rows since. Calibrators learn from all
+        outcomes that models were not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, including the observed contexts.
@@ -697,7 +698,7 @@ class ChanceConstraint(DecisionAccount):
         is_new = torch.tensor([match.row is None for match in found], device=X.device)
         decided = self._decided(decisions[is_new])
         ignored = [i for i, match in enumerate(found) if not match.new]
-        # If each known outcome came again, further measurements were left over as new outcomes.
+        # If all known outcomes came again, none of them is a further measurement.
         num_known = sum({*row["outcomes"].values()} != {None} for row in rows)
         kept = ignored[-_MOST_IGNORED:] if len(ignored) < num_known else []
         held = self._decided(decisions[kept])
@@ -849,9 +850,9 @@ class ChanceConstraint(DecisionAccount):
 
         def is_measured(row: Row) -> bool:
             (point,) = self._whole([row["point"]])
-            sides = row.get("beyond", {})
-            came = [(name, y) for name, y in row["outcomes"].items() if y is not None]
-            return all([data[key].take(point, y, True, sides.get(key, 0)) for key, y in came])
+            sides, came = row.get("beyond", {}), row["outcomes"].items()
+            told = {name: (y, sides.get(name, 0)) for name, y in came if y is not None}
+            return take_together(data, point, told)
 
         is_further = [*map(is_measured, self._ignored)]
         further = [*compress(self._ignored, is_further)]

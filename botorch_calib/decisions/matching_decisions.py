@@ -15,7 +15,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib.models.known_data import MOST_OF_RANGE, SIX_DIGITS, KnownData
+from botorch_calib.models.known_data import MOST_OF_RANGE, SIX_DIGITS, KnownData, take_together
 
 # Relative errors of arithmetic and of single precision.
 _ARITHMETIC, _SINGLE = 1e-9, 1.2e-7
@@ -142,11 +142,6 @@ def matches(
         apart = {name: (values[name] - y).abs() for name, (y, _) in came[i].items()}
         return not all((elsewhere & (each <= rounding[name])).any() for name, each in apart.items())
 
-    def is_in(data: Mapping[str, KnownData], i: int) -> bool:
-        """Remove the outcomes of point ``i`` from ``data``; return whether it has all of them."""
-        told = came[i].items()
-        return all([data[name].take(points[i], y, True, side) for name, (y, side) in told])
-
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
         lacks = [{name for name, y in each.items() if y is None} for each in outcomes]
         repeated: set[int] = set()
@@ -180,7 +175,7 @@ def matches(
 
     may_be_known = [any(has(j, i, set()) for j in near[i][-1]) for i in order]
     spare = copy.deepcopy(data) if any(may_be_known) else data
-    is_surplus = [may_be_known[i] and is_in(spare, i) for i in order]
+    is_surplus = [may_be_known[i] and take_together(spare, points[i], came[i]) for i in order]
     telling = [may_be_known[i] and not is_surplus[i] and is_telling(i) for i in order]
     # First assume that all outcomes are new, and assign those last that may be recorded already. If
     # an outcome is recognised by a value of its own, or if many are, all data came again.

@@ -414,9 +414,11 @@ def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Data) -
     """
     if any(statement in _DECIDED.get(part, ()) for part in parts):
         return True
+    with _LOCK:
+        recent = [*_RECENT]
     for name, (X, Y) in data.items():
         end = (*statement, *X[-1].tolist()) if len(X) else None
-        tails = [tails[name] for decided, tails in _RECENT if decided == end and name in tails]
+        tails = [tails[name] for decided, tails in recent if decided == end and name in tails]
         if any(all(KnownData(X[:-1], Y[:-1]).take_all(tail, rounded=True)) for tail in tails):
             return True
     return False

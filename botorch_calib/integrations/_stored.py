@@ -7,9 +7,9 @@ decisions (a `DecisionAccount`) and then the chance constraint.
 
 If trials are lines of a table, a row also has an entry ``"inputs"``, the values of the inputs by
 name. `trials_in_table` reads two more entries: an `ID`, which may also be in a column of the table,
-and ``"earlier"``, the number of lines at the row's point when the decision was made. A row with the
-entry ``"withdrawn"`` counts only if the table has a line for it after all. The books are a file
-that stores the rows.
+and ``"earlier"``, the number of lines with the row's settings when the decision was made. A row
+with the entry ``"withdrawn"`` counts only if the table has a line for it after all. The books are a
+file that stores the rows.
 """
 
 from __future__ import annotations

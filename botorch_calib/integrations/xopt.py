@@ -161,7 +161,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             ``xopt_dump_file`` with the suffix ``.decisions``; without a dump file, decisions are
             not written to disk).
         on_violation: Function that is called if new data violate a constraint, with the result of
-            `last_safe` as its argument. Xopt's files do not contain it.
+            `last_safe` as its argument. Data that are given to a new ``Xopt`` are new, too. Xopt's
+            files do not contain the function.
         returns_id: Whether candidates have an ``"_id"`` (default: True). Without ids, rows are
             matched by settings. Use False if the evaluator applies each entry as a setting.
 
@@ -271,7 +272,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             owner = frame.f_locals.get("self")
             # An `Xopt` that is being loaded adds data before it has all of its fields.
             file = vars(owner).get("xopt_dump_file") if isinstance(owner, Xopt) else None
-            if file is not None:
+            if file:
                 self.books, num = file + _BOOKS, len(self.decisions)
                 self.decisions = stored.with_books(self.books, self.decisions)
                 if len(self.decisions) > num:
@@ -546,8 +547,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """
         if self.on_violation is None:
             return
-        table = self._table([*self.model_input_names, *self._outcomes()]).astype(float)
-        rows = pd.util.hash_pandas_object(table, index=False)
+        inputs = self._table(self.model_input_names).astype(float)
+        rows = pd.util.hash_pandas_object(inputs, index=False)
         before, known = self._violating, zip(rows.tolist(), self._violations(), strict=True)
         self._violating = Counter(row for row, violates in known if violates)
         if before is not None and self._violating - before:

@@ -311,8 +311,13 @@ class ModelState:
 
 
 def _value_or_state_of(values: Tensor) -> Any:
-    is_compared = not (values.is_cuda or values.is_sparse) and values.numel() <= _MAX_COMPARED
-    return values.tolist() if is_compared else _state_of(values)
+    is_compared = values.is_cpu and not values.is_sparse and values.numel() <= _MAX_COMPARED
+    if not is_compared:
+        return _state_of(values)
+    # Compare bytes, since a buffer may contain NaN, which does not equal itself.
+    own = values.detach()
+    own = own.float() if own.dtype is torch.bfloat16 else own  # which NumPy lacks
+    return own.numpy().tobytes()
 
 
 def _state_of(values: Tensor) -> tuple[int, int, int]:

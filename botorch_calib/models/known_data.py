@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -56,14 +56,26 @@ class KnownData:
         data contain a training value beyond this bound instead of the outcome (see `stand_ins`), so
         any value on that side matches.
         """
+        place = self._place(point, y, rounded, side)
+        if place is not None:
+            _take_at(place)
+        return place is not None
+
+    def _place(
+        self, point: Sequence[float], y: float | None, rounded: bool, side: int
+    ) -> tuple[list[float], int] | None:
+        """The list with the observation that `take` removes, and its index there, or None."""
         own = self.values.get(tuple(point), [])
-        if self._take_of(own, y, self.rounding, side):
-            return True
-        if not rounded or y is None or not self.values:
-            return False
+        index = _index_in(own, y, self.rounding, side)
+        if index is not None or not rounded or y is None or not self.values:
+            return None if index is None else (own, index)
         near = [own, *(self.values[other] for other in self._near(point))]
-        limits = self.rounding, self.rounding_of(y)
-        return any(self._take_of(ys, y, limit, side) for limit in limits for ys in near)
+        for limit in (self.rounding, self.rounding_of(y)):
+            for ys in near:
+                index = _index_in(ys, y, limit, side)
+                if index is not None:
+                    return ys, index
+        return None
 
     def take_all(
         self,
@@ -90,15 +102,6 @@ class KnownData:
                     found[i] = found[i] or self.take(point, y, digits, side)
         return found
 
-    @staticmethod
-    def _take_of(own: list[float], y: float | None, rounding: float, side: int) -> bool:
-        for i in reversed(range(len(own))):
-            off = 0.0 if y is None else own[i] - y
-            if abs(off) <= rounding or side * off > 0.0:
-                del own[i]
-                return True
-        return False
-
     @cached_property
     def _known(self) -> tuple[list[tuple[float, ...]], NDArray[np.float64], NDArray[np.float64]]:
         """All points: the keys of ``values`` as a list, and the same points as rows of a matrix.
@@ -124,6 +127,36 @@ class KnownData:
             limit = np.maximum(digits, _SINGLE * size)
             near = near[(np.abs(own - other) <= limit).all(axis=-1)]
         return [points[j] for j in near]
+
+
+def _index_in(own: list[float], y: float | None, rounding: float, side: int) -> int | None:
+    for i in reversed(range(len(own))):
+        off = 0.0 if y is None else own[i] - y
+        if abs(off) <= rounding or side * off > 0.0:
+            return i
+    return None
+
+
+def _take_at(place: tuple[list[float], int]) -> None:
+    values, index = place
+    del values[index]
+
+
+def take_together(
+    data: Mapping[str, KnownData], point: Sequence[float], outcomes: Mapping[str, tuple[float, int]]
+) -> bool:
+    """Remove an observation of each outcome at ``point``, up to rounding; return whether all exist.
+
+    ``outcomes`` maps names to ``(y, side)``, see `KnownData.take`. If one is missing, none is
+    removed.
+    """
+    places = [data[name]._place(point, y, True, side) for name, (y, side) in outcomes.items()]
+    found = [place for place in places if place is not None]
+    if len(found) < len(places):
+        return False
+    for place in found:
+        _take_at(place)
+    return True
 
 
 @torch.no_grad()

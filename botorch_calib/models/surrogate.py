@@ -19,7 +19,7 @@ from botorch_calib.exceptions import warn
 from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
-from botorch_calib.models.known_data import KnownData, without_known
+from botorch_calib.models.known_data import KnownData, train_data, without_known
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
     observations_only,
@@ -429,11 +429,17 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     def _still_pending(self, X: Tensor) -> Tensor:
         """Return the pending points that remain after observations at ``X``, ``n x d``."""
-        known = KnownData(self.X_pending, self.X_pending.new_zeros(len(self.X_pending), 1))
+        # The values tell pending points, 0, from training inputs, 1. The latter are there for the
+        # range of each column, on which the tolerance depends.
+        pending, (inputs, _) = self.X_pending, train_data(self.model)
+        inputs = inputs if inputs.shape[-1] == pending.shape[-1] else pending[:0]
+        table = torch.cat([pending, inputs.to(pending)])
+        is_known = torch.arange(len(table), device=table.device).unsqueeze(-1) >= len(pending)
+        known = KnownData(table, is_known.to(table))
         known.take_all([(point, 0.0, 0) for point in X.tolist()], rounded=True)
         # Of equal pending points the last ones remain.
-        points = [*enumerate(self.X_pending.tolist())]
-        left = [i for i, point in reversed(points) if known.take(point, None)]
+        points = [*enumerate(pending.tolist())]
+        left = [i for i, point in reversed(points) if known.take(point, 0.0)]
         return self.X_pending[left[::-1]]
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, CalibratedModelList
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, stand_ins
-from botorch_calib.models.known_data import KnownData
+from botorch_calib.models.known_data import KnownData, take_together
 from tests.gps import GaussianLaw
 from tests.random_numbers import uniform
 
@@ -130,3 +131,27 @@ def test_rounded_pending_points_have_arrived() -> None:
     model = delayed(X, Y)
     model.observe(in_six_digits(model.X_pending[:1]), Y[:1])
     assert torch.equal(model.X_pending, 2.0 + X[1:2])
+
+
+def test_outcomes_are_taken_together_or_not_at_all() -> None:
+    X = torch.tensor([[0.1], [0.1]], dtype=torch.double)
+    data = {
+        "a": KnownData(X, torch.tensor([[1.0], [2.0]], dtype=torch.double)),
+        "b": KnownData(X[:1], torch.tensor([[3.0]], dtype=torch.double)),
+    }
+    assert not take_together(data, [0.1], {"a": (2.0, 0), "b": (4.0, 0)})
+    assert take_together(data, [0.1], {"a": (2.0, 0)})
+    assert not take_together(data, [0.1], {"a": (2.0, 0)})
+    assert take_together(data, [0.1], {"a": (1.0, 0), "b": (2.5, 1)})
+    assert not any(any(each.values.values()) for each in data.values())
+
+
+def test_one_pending_point_far_from_zero_is_told_from_its_neighbour() -> None:
+    """Six digits of 300 are more than a thousandth of the range of the inputs, 1."""
+    X = 300.0 + torch.rand(8, 1, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    gp = SingleTaskGP(X, X - 300.0, input_transform=Normalize(1))
+    model = CensoredDelayModel(gp, X[:1] + 0.01, 0.0)
+    model.observe(X[:1] + 0.0115, torch.tensor([[0.5]], dtype=torch.double))
+    assert len(model.X_pending) == 1
+    model.observe((X[:1] + 0.01).float().double(), torch.tensor([[0.6]], dtype=torch.double))
+    assert len(model.X_pending) == 0

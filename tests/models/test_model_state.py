@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from botorch_calib.models import with_learned_spread
 from botorch_calib.models.cholesky_factor import ModelState, factor_of, may_serve
 from botorch_calib.models.predict import predict
-from tests.gps import MULTI_TASK, NOISE, SINGLE_TASK, make_data
+from tests.gps import MULTI_TASK, NOISE, SINGLE_TASK, make_data, make_gp
 from tests.random_numbers import uniform
 
 T = uniform(5, 1, 2, generator=torch.Generator().manual_seed(8))
@@ -93,3 +93,13 @@ def test_a_prediction_changes_no_state(name: str) -> None:
     assert may_serve(model)
     assert factor_of(model) is factor
     assert ModelState(model) == state
+
+
+def test_buffers_with_nan_equal_themselves() -> None:
+    """As the tasks of a ``MultiTaskGP`` without data for some of ``all_tasks``."""
+    model: Any = make_gp()
+    model.register_buffer("unknown", torch.tensor([0.0, torch.nan]))
+    assert ModelState(model) == ModelState(model)
+    before = ModelState(model)
+    model.unknown[0] = 1.0
+    assert ModelState(model) != before
