@@ -15,6 +15,7 @@ from torch import Tensor
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from tests.decisions.test_told_again import AGAIN, fitted, outcomes, size
+from tests.long_grids import mostly_slow
 from tests.random_numbers import normal, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
@@ -135,7 +136,7 @@ def test_the_error_after_an_ignored_outcome_names_it() -> None:
     assert not tested.decisions
 
 
-@pytest.mark.parametrize("kind", ["grid", "counts", "same design"])
+@pytest.mark.parametrize("kind", mostly_slow(["grid", "counts", "same design"], ["grid"]))
 def test_independent_runs_are_not_told_of_each_other(kind: str) -> None:
     """In one process, on a grid of points, so that their last points are often the same."""
     grid, step = (4, 1.0) if kind == "counts" else (11, 0.0)
