@@ -31,6 +31,7 @@ from botorch_calib.decisions import widening
 from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
 from botorch_calib.decisions.matching_decisions import DecidedPoints, Match, matches
 from botorch_calib.decisions.rows import (
+    Data,
     DecisionAccount,
     Limits,
     Row,
@@ -682,7 +683,7 @@ class ChanceConstraint(DecisionAccount):
         rows = [*self._first_rows, *self._rows]
         known = self._train_data()  # before calibrated models learn in place
         own, points = self._decided_points(rows, decisions.tolist())
-        fresh = self._data_of_no_row(rows, own.points)
+        fresh = self._data_of_no_row(known, rows, own.points)
         found = matches(rows, len(self._first_rows), own, points, came, fresh)
         if self._withdrawn:
             self._match_withdrawn(found, points, len(rows))
@@ -846,7 +847,7 @@ class ChanceConstraint(DecisionAccount):
             return
         rows = [*self._first_rows, *self._rows]
         points = self._whole(row["point"] for row in rows)
-        data = self._data_of_no_row(rows, points, is_out_counted=True)
+        data = self._data_of_no_row(self._train_data(), rows, points, is_out_counted=True)
 
         def is_measured(row: Row) -> bool:
             (point,) = self._whole([row["point"]])
@@ -884,16 +885,20 @@ class ChanceConstraint(DecisionAccount):
         decided = DecidedPoints(points[: len(rows)], table.amax(dim=0) - table.amin(dim=0))
         return decided, points[len(rows) :]
 
+    @staticmethod
     def _data_of_no_row(
-        self, rows: list[Row], points: Sequence[list[float]], is_out_counted: bool = False
+        known: Data,
+        rows: list[Row],
+        points: Sequence[list[float]],
+        is_out_counted: bool = False,
     ) -> dict[str, KnownData]:
-        """Return, for each outcome, its model's training data that belong to none of the ``rows``.
+        """Return the part of the training data ``known`` that belongs to none of the ``rows``.
 
         ``points`` are the points of the rows. With ``is_out_counted``, the last observation at the
         point of a pending decision is taken to be the outcome of this decision.
         """
         data = {}
-        for name, own in self._train_data().items():
+        for name, own in known.items():
             data[name] = KnownData(*own)
             observed = [
                 (point, row["outcomes"].get(name), row.get("beyond", {}).get(name, 0))
@@ -908,7 +913,8 @@ class ChanceConstraint(DecisionAccount):
         """Return the training data from before the first decision, as rows without decisions."""
         by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
         points = self._whole(row["point"] for row in self._rows)
-        for name, data in self._data_of_no_row(self._rows, points, is_out_counted=True).items():
+        known = self._data_of_no_row(self._train_data(), self._rows, points, is_out_counted=True)
+        for name, data in known.items():
             for point, values in data.values.items():
                 own = by_point[point]
                 own.extend({"point": [*point], "outcomes": {}} for _ in values[len(own) :])
@@ -951,12 +957,7 @@ class ChanceConstraint(DecisionAccount):
             decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 
-    def _record(
-        self,
-        decided: list[Row],
-        models: Collection[Model],
-        data: Mapping[str, tuple[Tensor, Tensor]],
-    ) -> None:
+    def _record(self, decided: list[Row], models: Collection[Model], data: Data) -> None:
         """Record decisions of ``models``, and register them, so that `have_decided` finds them.
 
         ``data`` are the `_train_data` that the deciding models had.
@@ -966,7 +967,7 @@ class ChanceConstraint(DecisionAccount):
         points = [row["point"] for row in decided]
         leave_traces(_parts_of(models), self._statement, points, data)
 
-    def _train_data(self) -> dict[str, tuple[Tensor, Tensor]]:
+    def _train_data(self) -> Data:
         """The training inputs ``n x d``, without contexts, and outcomes ``n x 1`` by outcome."""
         data = {name: train_data(observed_process(each)) for name, each in self.models.items()}
         if self._contexts is None:

@@ -461,7 +461,7 @@ def chance_constrained_generation_strategy(
 
 
 def _standardized(config: ModelConfig) -> ModelConfig:
-    """Return the configuration, with standardisation unless it specifies outcome transforms."""
+    """Return the configuration; standardisation is added if it specifies no outcome transform."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config

@@ -20,12 +20,12 @@ try:
     import optuna_integration  # noqa: F401, for its sampler
     from optuna._transform import _SearchSpaceTransform
     from optuna.distributions import _get_single_value
-    from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
+    from optuna.study._constrained_optimization import (
+        _CONSTRAINTS_KEY,  # noqa: F401, for `optuna_decisions`
+    )
     from optuna.trial import FrozenTrial, TrialState
 
     FrozenTrial.set_constraint  # noqa: B018, which Optuna has from version 5 on
-    #: Prefix of the system attributes of a trial that hold its constraints.
-    CONSTRAINTS_KEY = _CONSTRAINTS_KEY
 except (ImportError, AttributeError) as error:
     raise ImportError(
         "botorch_calib.integrations.optuna needs Optuna 5, or a later version with the names that "

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from botorch_calib.integrations.optuna import CONSTRAINTS_KEY, SearchSpace, unit_cube
+from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 
 # isort: split
 import torch
@@ -24,6 +24,7 @@ from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
+from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
@@ -358,7 +359,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             elif side == 1 and trial.constraints[name] == 0.0:
                 # The constraint is above 0. Optuna regards 0 as feasible, and any larger value as
                 # infeasible, so the smallest positive number is stored.
-                store(study, trial, f"{CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
+                store(study, trial, f"{_CONSTRAINTS_KEY}:{name}", math.ulp(0.0))
         if self._on_violation is not None:
             ended = study._storage.get_trial(trial._trial_id)
             if any(value > 0.0 for value in ended.constraints.values()):

@@ -270,7 +270,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         while self.books is None and frame.f_back is not None:
             frame = frame.f_back
             owner = frame.f_locals.get("self")
-            # An `Xopt` that is being loaded adds data before it has all of its fields.
+            # While Xopt loads a file, it adds data before all fields of the `Xopt` object exist.
             file = vars(owner).get("xopt_dump_file") if isinstance(owner, Xopt) else None
             if file:
                 self.books, num = file + _BOOKS, len(self.decisions)

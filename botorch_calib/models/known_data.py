@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from itertools import product
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from botorch_calib.models.process import raw_train_inputs
 
 #: A difference between two values counts as rounding to six digits if it is at most `SIX_DIGITS`
 #: times the value, and at most `MOST_OF_RANGE` times the range of the data. Otherwise the values
-#: differ; the second limit matters for large values with a small range. For points the range is
-#: the column's, and errors of single precision always count as rounding.
+#: differ; the second limit matters for large values with a small range. Coordinates of points are
+#: compared in the same way, with the range of their column, and errors of single precision always
+#: count as rounding.
 SIX_DIGITS, MOST_OF_RANGE = 5.1e-6, 1e-3
 _SINGLE = float(np.finfo(np.float32).eps)
 
@@ -90,16 +91,13 @@ class KnownData:
         same reason, triples of each kind are matched exactly before they are matched up to
         rounding.
         """
-        listed = [*enumerate(observations)]
-        kinds: list[list[Any]] = [[], [], []]
-        for each in listed:
-            _, (_, y, side) = each
-            kinds[2 if y is None else int(side != 0)].append(each)
+        listed = [*observations]
         found = [False] * len(listed)
-        for kind in kinds:
-            for digits in (False, True) if rounded else (False,):
-                for i, (point, y, side) in kind:
-                    found[i] = found[i] or self.take(point, y, digits, side)
+        kinds = [2 if y is None else int(side != 0) for _, y, side in listed]
+        for kind, digits in product(range(3), (False, True) if rounded else (False,)):
+            for i, (point, y, side) in enumerate(listed):
+                if kinds[i] == kind and not found[i]:
+                    found[i] = self.take(point, y, digits, side)
         return found
 
     @cached_property

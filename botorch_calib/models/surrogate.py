@@ -429,9 +429,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     def _still_pending(self, X: Tensor) -> Tensor:
         """Return the pending points that remain after observations at ``X``, ``n x d``."""
+        pending = self.X_pending
+        if not len(pending):
+            return pending
         # The values tell pending points, 0, from training inputs, 1. The latter are there for the
         # range of each column, on which the tolerance depends.
-        pending, (inputs, _) = self.X_pending, train_data(self.model)
+        inputs, _ = train_data(self.model)
         inputs = inputs if inputs.shape[-1] == pending.shape[-1] else pending[:0]
         table = torch.cat([pending, inputs.to(pending)])
         is_known = torch.arange(len(table), device=table.device).unsqueeze(-1) >= len(pending)
@@ -440,7 +443,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         # Of equal pending points the last ones remain.
         points = [*enumerate(pending.tolist())]
         left = [i for i, point in reversed(points) if known.take(point, 0.0)]
-        return self.X_pending[left[::-1]]
+        return pending[left[::-1]]
 
 
 def check_calibrator(calibrator: object) -> None:
