@@ -42,7 +42,7 @@ from botorch_calib._validation import check_finite, check_numbers
 from botorch_calib.exceptions import warn
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.predict import slots_of
-from botorch_calib.models.process import states_cdf_alone
+from botorch_calib.models.process import kind_of
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.optim.random_seeds import random_stream
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
@@ -77,7 +77,7 @@ def keeps_roots(model: Model) -> bool:
         return all(keeps_roots(part) for part in model.models)
     process, calibrator, *_ = slots_of(model, pending=True)
     if calibrator is not None:
-        return not states_cdf_alone(process)
+        return kind_of(process) != "cdf"
     return bool(supports_cache_root(process))
 
 

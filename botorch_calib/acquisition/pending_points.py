@@ -17,13 +17,13 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs, check_precision, check_tensor
 from botorch_calib.models.process import (
     as_in_training,
+    batch_shape_of,
     observed_process,
     raw_train_inputs,
     raw_width,
     with_task_feature,
 )
 from botorch_calib.models.requirements import check_fantasizes
-from botorch_calib.models.wrapper import batch_shape_of
 
 
 class PendingPoints(AcquisitionFunction):

@@ -22,7 +22,7 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.process import batch_of_models, observed_process, raw_train_inputs
+from botorch_calib.models.process import batch_of_models, raw_train_inputs
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
@@ -187,7 +187,7 @@ class RobustAcquisition(ContextRobustFunction):
         if not isinstance(self.acquisition, MCSamplerMixin):  # see the class docstring
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
-            scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
+            scale = context_scale(raw_train_inputs(self.model), columns, points)
         return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
 
 
@@ -318,7 +318,7 @@ def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySe
     """
     if not ambiguity.is_scheduled:
         return ambiguity
-    inputs = raw_train_inputs(observed_process(model))  # without pending points
+    inputs = raw_train_inputs(model)  # without pending points
     if inputs is None:
         name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(

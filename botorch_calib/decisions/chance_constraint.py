@@ -47,7 +47,8 @@ from botorch_calib.models import CalibratedModel
 from botorch_calib.models.beyond import checked_beyond, stand_ins
 from botorch_calib.models.cholesky_factor import ModelState
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.known_data import KnownData, take_together, train_data
+from botorch_calib.models.known_data import KnownData, take_together
+from botorch_calib.models.outcome_transforms import train_data
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
     batch_of_models,
@@ -204,8 +205,6 @@ class ChanceConstraint(DecisionAccount):
         # The training data that the models had before the first decision, as rows.
         self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
-        # To notice observations that others have added to a model that is shared.
-        self._num_data = self._sizes()
         # Caches that are valid while the models are in these states: see `_renew`.
         self._states: list[Any] = []
         self._factor: dict[tuple[str, float], float] = {}
@@ -299,7 +298,6 @@ class ChanceConstraint(DecisionAccount):
             twin.models[name] = _checked_model(refitted)
             check_same_width(present, refitted)
         twin._check_points_of_rows()
-        twin._num_data = twin._sizes()
         twin._count_ignored()
         return twin
 
@@ -487,7 +485,7 @@ class ChanceConstraint(DecisionAccount):
 
     def _check_points_of_rows(self) -> None:
         """Raise unless the points of all rows have the number of columns of the models' inputs."""
-        if (inputs := raw_train_inputs(observed_process(self.model))) is None:
+        if (inputs := raw_train_inputs(self.model)) is None:
             return
         lengths = [len(row["point"]) for row in self._rows]
         for length in {*lengths} - {0}:  # a row with an empty point matches no outcome
@@ -525,7 +523,7 @@ class ChanceConstraint(DecisionAccount):
 
     def known_decisions(self) -> list[Tensor]:
         """Training inputs ``n x d`` of each model that has any, untransformed, without contexts."""
-        known = [raw_train_inputs(observed_process(model)) for model in self.models.values()]
+        known = [raw_train_inputs(model) for model in self.models.values()]
         # The members of an ensemble share the inputs, so take those of the first member.
         shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
         return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
@@ -542,7 +540,7 @@ class ChanceConstraint(DecisionAccount):
         if not self._deviations:
             deviations = []
             for model in self.models.values():
-                inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
+                inputs, deviation = raw_train_inputs(model), torch.ones(())
                 if inputs is not None and inputs.shape[-2] > 0:
                     stated = stated_outcomes(model, inputs.unsqueeze(-2))
                     deviation = spread_of(stated).deviation.mean()
@@ -724,7 +722,6 @@ class ChanceConstraint(DecisionAccount):
         self._ignored.extend(held)
         self._record(decided, {*self.models.values(), *models.values()}, known)
         self.models = models
-        self._num_data = self._sizes()
 
     @in_turn
     def withdraw(self, X: Tensor) -> None:
@@ -811,35 +808,24 @@ class ChanceConstraint(DecisionAccount):
         if not learned:
             return
         ignored, _ = self._decided_points([*self._ignored], [point])
-        sizes = self._sizes()
         if ignored.near(point)[-1]:
             cause = (
                 "An outcome at this point was ignored, with a warning, since an equal one was "
                 "recorded before: it was a further measurement, or this outcome is. If a point is "
                 "measured again, call `decide` before each measurement."
             )
-        elif any(sizes[name] != self._num_data[name] for name in learned):
-            cause = (
-                "The model has been changed in place. If constraints, or a constraint and an "
-                "objective, share a calibrated model, make one `ChanceConstraint` with all "
-                "outcomes by name and all limits, or call `decide` of each before the evaluation. "
-                "Otherwise, call `observe` before you change the model."
-            )
         else:
             cause = (
-                "Call `observe` first, then refit, then `with_model`; here, call `observe` of the "
-                "constraint with the earlier model. If outcomes arrive later, call `decide` before "
-                "a point is evaluated."
+                "Call `observe` first, then refit, then `with_model`. If the model was refitted, "
+                "call `observe` of the constraint with the earlier model now. If outcomes arrive "
+                "later, call `decide` before a point is evaluated. If constraints, or a constraint "
+                "and an objective, share a calibrated model, make one `ChanceConstraint` with all "
+                "outcomes by name and all limits, or call `decide` of each before the evaluation."
             )
         raise InputDataError(
             f"{subject} was not decided about, and the model has been fitted to its outcome: a "
             f"decision now would use hindsight. {cause}"
         )
-
-    def _sizes(self) -> dict[str, int]:
-        """The number of training observations of each model, 0 if it has none."""
-        known = {name: raw_train_inputs(observed_process(m)) for name, m in self.models.items()}
-        return {name: 0 if own is None else own.shape[-2] for name, own in known.items()}
 
     def _count_ignored(self) -> None:
         """Record ignored outcomes that are further measurements in the data of the models."""
@@ -969,7 +955,7 @@ class ChanceConstraint(DecisionAccount):
 
     def _train_data(self) -> Data:
         """The training inputs ``n x d``, without contexts, and outcomes ``n x 1`` by outcome."""
-        data = {name: train_data(observed_process(each)) for name, each in self.models.items()}
+        data = {name: train_data(model) for name, model in self.models.items()}
         if self._contexts is None:
             return data
         decisions = self._contexts.decisions
@@ -990,7 +976,7 @@ class ChanceConstraint(DecisionAccount):
             if not came.any() or not (condition or is_calibrated):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
-            x, y, yvar = checked_observations(observed_process(model), *own)
+            x, y, yvar = checked_observations(model, *own)
             beyond = None if sides is None else sides[came][:, [column]].to(y)
             if is_calibrated:
                 lessons.append((model, x, y, yvar, condition, beyond))

@@ -193,7 +193,7 @@ def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place
         X = place.choices
     else:
         X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0).squeeze(-2)
-        known = raw_train_inputs(observed_process(acqf.model))
+        known = raw_train_inputs(acqf.model)
         if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
             inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
             X = torch.cat([known[inside].to(X), X])

@@ -43,9 +43,8 @@ from botorch_calib.models.predict import history, predict, slots_of
 from botorch_calib.models.process import (
     as_in_training,
     batch_of_models,
-    has_members,
+    kind_of,
     observed_process,
-    states_cdf_alone,
 )
 from botorch_calib.models.requirements import check_process
 from botorch_calib.models.residuals import RESIDUALS
@@ -289,8 +288,7 @@ def _unsupported(model: Module) -> UnsupportedError:
 
 
 def _base_name(process: Module) -> str:
-    is_process = not (has_members(process) or states_cdf_alone(process))
-    return BASE_NAME if is_process else type(process).__name__
+    return BASE_NAME if kind_of(process) == "gaussian" else type(process).__name__
 
 
 # ------------------------------------------------------------ the report

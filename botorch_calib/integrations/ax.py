@@ -71,7 +71,6 @@ from botorch_calib.integrations._ax_acquisition import (
 )
 from botorch_calib.models import CalibratedModel, CensoredDelayModel, PartlyKnownNoiseGP
 from botorch_calib.models.outcome_transforms import raw_train_targets
-from botorch_calib.models.process import observed_process
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -138,7 +137,7 @@ class PendingAwareModel(Replays, CensoredDelayModel):
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
-        Y = raw_train_targets(observed_process(model))
+        Y = raw_train_targets(model)
         worst = Y.min() if maximize else Y.max()
         super().__init__(model, censor_value=worst.item(), imputation=imputation)
         if isinstance(model, Replays):

@@ -23,12 +23,11 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor, solved
-from botorch_calib.models.outcome_transforms import check_takes
+from botorch_calib.models.outcome_transforms import check_takes, inputs_of_transform
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import (
     as_in_training,
     check_fits,
-    inputs_of_transform,
     learned_noise,
     likelihood_of,
     observed_process,

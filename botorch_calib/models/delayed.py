@@ -20,7 +20,7 @@ from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import has_affine_outcomes, transform_name
 from botorch_calib.models.process import (
     batch_of_models,
-    has_members,
+    kind_of,
     like,
     observed_process,
     raw_width,
@@ -104,7 +104,7 @@ class CensoredDelayModel(Surrogate):
         check_one_of("imputation", imputation, IMPUTATIONS)
         censor_value = check_limit("censor_value", censor_value)
         if X_pending is None:
-            X_pending = torch.zeros(0, raw_width(observed_process(model)) or 0)
+            X_pending = torch.zeros(0, raw_width(model) or 0)
         super().__init__(model, X_pending, censor_value, imputation)
         if message := self._missing_censor_value(self.X_pending):
             raise InputDataError(message)
@@ -227,7 +227,7 @@ class CensoredDelayModel(Surrogate):
     @staticmethod
     def _check_model(model: Model) -> None:
         process = observed_process(model)
-        if has_members(process):
+        if kind_of(process) == "members":
             check_process(process)
         else:
             check_base(process, "CensoredDelayModel")

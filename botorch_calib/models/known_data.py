@@ -9,12 +9,11 @@ from itertools import product
 
 import numpy as np
 import torch
-from gpytorch.models import ExactGP
 from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import warn
-from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.outcome_transforms import train_data
 from botorch_calib.models.process import raw_train_inputs
 
 #: A difference between two values counts as rounding to six digits if it is at most `SIX_DIGITS`
@@ -157,20 +156,6 @@ def take_together(
     return True
 
 
-@torch.no_grad()
-def train_data(process: object) -> tuple[Tensor, Tensor]:
-    """Return the training inputs ``n x d`` and outcomes ``n x 1`` of an exact GP.
-
-    They are the data before any transform. For an ensemble they are the first member's data. For
-    other processes both tensors are empty.
-    """
-    inputs = raw_train_inputs(process)
-    if inputs is None or not isinstance(process, ExactGP):
-        return torch.zeros(0, 0), torch.zeros(0, 1)
-    Y = raw_train_targets(process)
-    return inputs[(0,) * (inputs.dim() - 2)], Y[(0,) * (Y.dim() - 2)]
-
-
 def without_known(
     process: object, X: Tensor, Y: Tensor, Yvar: Tensor | None, sides: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -201,3 +186,26 @@ def without_known(
     is_new = is_new.to(X.device)
     Yvar, sides = (None if each is None else each[is_new] for each in (Yvar, sides))
     return X[is_new], Y[is_new], Yvar, sides
+
+
+def still_pending(pending: Tensor, X: Tensor, process: object) -> Tensor:
+    """Return the ``pending`` points, ``k x d``, that remain after observations at ``X``, ``n x d``.
+
+    Each observation removes one pending point that agrees with it to six digits, the first of equal
+    points. The ranges of the columns, on which the tolerance depends, include the training inputs
+    of ``process``.
+    """
+    if not len(pending):
+        return pending
+    inputs = raw_train_inputs(process)
+    if inputs is None or inputs.shape[-1] != pending.shape[-1]:
+        inputs = pending[:0]
+    inputs = inputs[(0,) * (inputs.dim() - 2)]  # the members of an ensemble share the inputs
+    # The values tell pending points, 0, from training inputs, 1.
+    table = torch.cat([pending, inputs.to(pending)])
+    is_known = torch.arange(len(table), device=table.device).unsqueeze(-1) >= len(pending)
+    known = KnownData(table, is_known.to(table))
+    known.take_all([(point, 0.0, 0) for point in X.tolist()], rounded=True)
+    points = [*enumerate(pending.tolist())]
+    left = [i for i, point in reversed(points) if known.take(point, 0.0)]
+    return pending[left[::-1]]

@@ -115,7 +115,7 @@ class CalibratedModelList(ModelList):
     @property
     def train_inputs(self) -> list[Tensor]:
         """Raw training inputs, ``n_i x d`` for outcome ``i``; outcomes without data are skipped."""
-        inputs = (raw_train_inputs(observed_process(model)) for model in self.models)
+        inputs = (raw_train_inputs(model) for model in self.models)
         return [own for own in inputs if own is not None]
 
     # ------------------------------------------------------------ the model interface

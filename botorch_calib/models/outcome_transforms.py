@@ -14,10 +14,17 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
-from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform, Power
+from botorch.models.transforms.outcome import (
+    Bilog,
+    Log,
+    OutcomeTransform,
+    Power,
+    StratifiedStandardize,
+)
+from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib.models.process import inputs_of_transform, like
+from botorch_calib.models.process import like, observed_process, raw_train_inputs
 from botorch_calib.posteriors import OutcomeMap
 from botorch_calib.posteriors.outcome_maps import Affine
 
@@ -98,6 +105,19 @@ class InverseTransform(OutcomeMap):
         return outcome
 
 
+def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the keyword argument ``X`` of a model's outcome transform, if it depends on inputs.
+
+    For other transforms the result is empty, as users' transforms need not accept ``X``. The points
+    ``X`` are ``... x d`` (default: the training inputs).
+    """
+    parts = model.outcome_transform.modules()
+    if not any(isinstance(part, StratifiedStandardize) for part in parts):
+        return {}
+    inputs = raw_train_inputs(model) if X is None else X
+    return {} if inputs is None else {"X": inputs}
+
+
 def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     """Return the inverse of a process's outcome transform: a map from targets to outcomes.
 
@@ -168,6 +188,21 @@ def raw_train_targets(model: Any) -> Tensor:
     targets = model.train_targets.unsqueeze(-1)
     is_plain = outcome_transform_of(model) is None
     return targets if is_plain else InverseTransform(model).outcome(targets)
+
+
+@torch.no_grad()
+def train_data(model: object) -> tuple[Tensor, Tensor]:
+    """Return the training inputs ``n x d`` and outcomes ``n x 1`` of an exact GP.
+
+    They are the data before any transform. For an ensemble they are the first member's data. For
+    other processes both tensors are empty.
+    """
+    process = observed_process(model)
+    inputs = raw_train_inputs(process)
+    if inputs is None or not isinstance(process, ExactGP):
+        return torch.zeros(0, 0), torch.zeros(0, 1)
+    Y = raw_train_targets(process)
+    return inputs[(0,) * (inputs.dim() - 2)], Y[(0,) * (Y.dim() - 2)]
 
 
 def transform_name(model: object) -> str:

@@ -31,11 +31,13 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.gpytorch import GPyTorchModel, MultiTaskGPyTorchModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.transforms import match_batch_shape
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
 from gpytorch.settings import max_eager_kernel_size
 from linear_operator import to_linear_operator
 from linear_operator.operators import LinearOperator
@@ -45,22 +47,20 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
 from botorch_calib.models.conditioning import learns_in_context, with_context
-from botorch_calib.models.known_data import train_data
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
-from botorch_calib.models.outcome_transforms import outcome_map_of
+from botorch_calib.models.outcome_transforms import outcome_map_of, train_data
 from botorch_calib.models.process import (
     as_in_training,
     check_fits,
-    has_members,
     in_output_task,
+    kind_of,
     learned_noise,
     likelihood_of,
-    noise_at,
-    states_cdf_alone,
     with_task_feature,
 )
 from botorch_calib.models.requirements import is_to_be_fitted, scalar_affine
 from botorch_calib.models.residuals import forecast_history
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_scores
 from botorch_calib.posteriors.outcome_maps import Affine
@@ -188,9 +188,10 @@ def _uncalibrated(
     """
     if process.training:  # in training mode an input transform would learn from `X`
         process.eval()
-    X, members = with_task_feature(process, X), has_members(process)
-    if not members and states_cdf_alone(process):
+    X, kind = with_task_feature(process, X), kind_of(process)
+    if kind == "cdf":
         return _of_distribution(process, X, objective, noise)
+    members = kind == "members"
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
     if noise is not None:
@@ -200,19 +201,20 @@ def _uncalibrated(
         noise = _added_noise(process, X, targets) if noise is None else noise
     if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
-    return CalibratedPosterior.of_targets(
+    prediction = CalibratedPosterior.of_targets(
         targets.mean,
         targets.variance,
         noise,
         targets.inputs,
         outcome_map,
-        covariance=targets.covariance,
-        with_baseline=targets.with_baseline,
         members=members,
         objective=objective,
         # Members of a `NoisyEnsemble` have almost no variance.
         of_order_one=not isinstance(process, NoisyEnsemble),
     )
+    prediction.covariance = targets.covariance
+    prediction.with_baseline = targets.with_baseline
+    return prediction
 
 
 def _of_distribution(
@@ -386,7 +388,7 @@ def _added_noise(process: object, X: Tensor, targets: Targets) -> Tensor:
 
     It is the difference between the posterior variances with and without noise.
     """
-    if not has_members(process):  # an ensemble adds the dimension of members itself
+    if kind_of(process) != "members":  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
     normal = in_space_of_targets(process).posterior(X, observation_noise=True).distribution
     noisy = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
@@ -419,6 +421,63 @@ def _in_common_units(
     return targets, None if noise is None else ratio.square() * noise, first
 
 
+# ------------------------------------------------------------ noise of observations
+
+
+def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
+    """Return the noise variance of new observations in the space of the targets.
+
+    ``X`` is ``batch_shape x q x d``, and ``inputs`` is ``X`` after the input transform. The result
+    can be broadcast to ``batch_shape x q x 1``; it is None if only BoTorch can compute the noise.
+    (BoTorch's posteriors differ: they add given noise twice if part of the noise is learned, and do
+    not add the noise of an outlier-robust model.)
+    """
+    if isinstance(process, MultiTaskGPyTorchModel):  # each task may have different noise
+        return _given_noise_by_task(process, X)
+    if isinstance(process.likelihood, LearnedSpreadLikelihood):
+        return process.likelihood.variances(inputs).unsqueeze(-1)
+    return constant_noise(process.likelihood)
+
+
+def constant_noise(likelihood: Likelihood) -> Tensor | None:
+    """Return the noise variance of new observations, ``batch_shape x 1 x 1``, or None.
+
+    It is the variance of a ``GaussianLikelihood``, the base variance of an outlier-robust
+    likelihood, or the mean of given variances. Other likelihoods, whose noise need not be constant,
+    give None.
+    """
+    if type(likelihood) is GaussianLikelihood:
+        return likelihood.noise.unsqueeze(-1)
+    if type(likelihood) is SparseOutlierGaussianLikelihood:
+        noise = likelihood.noise_covar.base_noise.noise
+    elif isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        noise = likelihood.noise
+    else:
+        return None
+    return noise.mean(dim=-1, keepdim=True).unsqueeze(-1)
+
+
+def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
+    """Return, for each row of ``X``, the mean of the noise variances given for its task.
+
+    ``X`` is ``batch_shape x q x d``, and the result ``batch_shape x q x 1``, or None if the noise
+    is learned. BoTorch's posteriors contain the same noise, with two exceptions up to version
+    0.18.1: a model that is conditioned on batches raises an error, and the noise of a task without
+    observations is NaN. Here the noise of such a task is the mean over the observations of all
+    tasks.
+    """
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        return None
+    # A posterior has been evaluated before, so `train_inputs` are transformed, as the points are.
+    inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
+    own, seen = (Z[..., model._task_feature].round() for Z in inputs)
+    same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)
+    noise = model.likelihood.noise.unsqueeze(-1)
+    count = same.sum(dim=-1, keepdim=True)
+    own_mean = (same @ noise) / count.clamp_min(1.0)
+    return torch.where(count > 0.0, own_mean, noise.mean(dim=-2, keepdim=True))
+
+
 # ------------------------------------------------------------ as BoTorch's posteriors
 
 
@@ -434,7 +493,7 @@ def process_posterior(
     """
     with _naming_misfits(process, X):
         kept, X = None, with_task_feature(process, X)
-        if observation_noise is False and not has_members(process):
+        if observation_noise is False and kind_of(process) != "members":
             kept = moments_by_factor(process, X)
         outcome_map = None if kept is None else outcome_map_of(process, X)
         if kept is None or not isinstance(outcome_map, Affine):
@@ -502,7 +561,8 @@ def scores_of_observations(
         if Yvar is not None and prediction.target_noise is not None:
             prediction.target_noise = _given_noise(process, prediction, Y, Yvar)
         z = prediction.own_score(Y.unsqueeze(-1)).reshape(-1)
-    z = z.clamp(-_FARTHEST, _FARTHEST) if states_cdf_alone(process) else z
+        if prediction.target_noise is None:  # only the cdf is known
+            z = z.clamp(-_FARTHEST, _FARTHEST)
     return inputs_of_calibrator(prediction).squeeze(-2), z.to(Y)
 
 
@@ -554,9 +614,10 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
         UnsupportedError: If the process cannot predict its past data.
         InputDataError: If there are no training data, or fewer than ``num_initial``.
     """
-    if states_cdf_alone(process):
+    kind = kind_of(process)
+    if kind == "cdf":
         return _history_in_context(process, residuals, num_initial)
-    members = has_members(process)
+    members = kind == "members"
     if is_to_be_fitted(process):
         raise UnsupportedError(
             f"{type(process).__name__} has no draws of its hyperparameters yet: fit it by "

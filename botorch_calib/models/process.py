@@ -1,4 +1,4 @@
-"""The process inside a surrogate: its training data, inputs and noise, and checks of new data.
+"""The process inside a surrogate: its training data and inputs, and checks of new data.
 
 A surrogate, such as a `CalibratedModel`, wraps a BoTorch model, which is called its *process*. A
 BoTorch model that is not wrapped is its own process. *Targets* are outcomes after the outcome
@@ -15,18 +15,15 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.ensemble import EnsembleModel
 from botorch.models.gpytorch import GPyTorchModel, MultiTaskGPyTorchModel
-from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model, ModelList
-from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.models.utils import fantasize
 from botorch.utils.transforms import is_ensemble
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models import GP, ExactGP
 from torch import Size, Tensor
 
 from botorch_calib._validation import check_pairs, check_precision, check_tensor
-from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
-from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
+from botorch_calib.models.wrapper import WrapperModel
 
 # ------------------------------------------------------------ models inside models
 
@@ -47,22 +44,29 @@ def sole_member(model: object) -> Any:
     return members[0] if len(members) == 1 else model
 
 
-def has_members(process: Any) -> bool:
-    """Whether a process is an ensemble, so that its posterior has a dimension of members."""
-    return is_ensemble(process) or isinstance(process, EnsembleModel)
+def kind_of(process: Any) -> str:
+    """Return the kind of a process's posterior: ``"members"``, ``"gaussian"`` or ``"cdf"``.
 
-
-def states_cdf_alone(process: object) -> bool:
-    """Whether only the cdf of a process's posterior is used, since it need not be Gaussian.
-
-    This is the case unless the process is an ensemble, a GP or a list of models.
+    The posterior of an ensemble has a dimension of members. Only the cdf is used of a process that
+    is neither an ensemble nor a GP nor a list of models, since its posterior need not be Gaussian.
     """
-    return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
+    if is_ensemble(process) or isinstance(process, EnsembleModel):
+        return "members"
+    return "gaussian" if isinstance(process, (GPyTorchModel, GP, ModelList)) else "cdf"
 
 
 def likelihood_of(model: object) -> Any:
     """Return a model's likelihood; None if the model has none."""
     return getattr(model, "likelihood", None)
+
+
+def learned_noise(process: object) -> Tensor | None:
+    """Return the variance that a likelihood learns in addition to given noise, or else None."""
+    likelihood = likelihood_of(process)
+    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        return None
+    learned = likelihood.second_noise_covar
+    return None if learned is None else learned.noise
 
 
 def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
@@ -82,27 +86,15 @@ def raw_train_inputs(model: object) -> Tensor | None:
     They are ``n x d``, with leading batch dimensions for a batch of models or an ensemble. The
     result is None if the model has none, or keeps a separate set for each outcome.
     """
-    inputs = getattr(model, "train_inputs", None)
+    process = observed_process(model)
+    inputs = getattr(process, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP has a list of inputs
         return None
     # In eval mode BoTorch replaces `train_inputs` with transformed inputs, and keeps the originals.
-    original = getattr(model, "_original_train_inputs", None)
-    if original is not None and getattr(model, "_has_transformed_inputs", False):
+    original = getattr(process, "_original_train_inputs", None)
+    if original is not None and getattr(process, "_has_transformed_inputs", False):
         return original
     return inputs[0]
-
-
-def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the keyword argument ``X`` of a model's outcome transform, if it depends on inputs.
-
-    For other transforms the result is empty, as users' transforms need not accept ``X``. The points
-    ``X`` are ``... x d`` (default: the training inputs).
-    """
-    parts = model.outcome_transform.modules()
-    if not any(isinstance(part, StratifiedStandardize) for part in parts):
-        return {}
-    inputs = raw_train_inputs(model) if X is None else X
-    return {} if inputs is None else {"X": inputs}
 
 
 def raw_width(model: object) -> int | None:
@@ -176,6 +168,14 @@ def like(model: Model, X: Tensor) -> Tensor:
     return X.detach() if parameter is None else X.detach().to(parameter)
 
 
+def batch_shape_of(model: Any) -> Size:
+    """Return a model's batch shape; empty if the model has none, as without training inputs."""
+    try:
+        return model.batch_shape
+    except (NotImplementedError, AttributeError):
+        return Size()
+
+
 def batch_of_models(model: Any) -> Size:
     """Return the batch shape of a batch of models; empty for an ensemble, which is one model."""
     return Size() if is_ensemble(model) else batch_shape_of(model)
@@ -195,17 +195,18 @@ def checked_observations(
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         UnsupportedError: If the model is a batch of models, or does not take noise variances.
     """
-    if batch_shape := batch_of_models(model):
+    process = observed_process(model)
+    if batch_shape := batch_of_models(process):
         raise UnsupportedError(
             f"A batch of models of shape {tuple(batch_shape)} takes no observations: use a model "
             "without batch dimensions."
         )
-    X = with_task_feature(model, X)
-    check_pairs(X, Y, raw_width(model))
+    X = with_task_feature(process, X)
+    check_pairs(X, Y, raw_width(process))
 
     def converted(values: Tensor) -> Tensor:
-        own = like(model, values)
-        if isinstance(model, ExactGP):
+        own = like(process, values)
+        if isinstance(process, ExactGP):
             return own
         return values.detach().to(own.device, torch.promote_types(own.dtype, values.dtype))
 
@@ -217,76 +218,10 @@ def checked_observations(
             f"`Yvar` must be nonnegative and finite, or NaN if unknown, of the shape "
             f"{tuple(Y.shape)} of `Y`."
         )
-    takes_noise = isinstance(likelihood_of(model), FixedNoiseGaussianLikelihood)
+    takes_noise = isinstance(likelihood_of(process), FixedNoiseGaussianLikelihood)
     if not takes_noise and not unknown.all():
         raise UnsupportedError(
-            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
+            f"`Yvar` needs a base model with given noise; this {type(process).__name__} learns it. "
             "A PartlyKnownNoiseGP does both."
         )
     return converted(X), converted(Y), converted(Yvar)
-
-
-# ------------------------------------------------------------ noise of observations
-
-
-def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
-    """Return the noise variance of new observations in the space of the targets.
-
-    ``X`` is ``batch_shape x q x d``, and ``inputs`` is ``X`` after the input transform. The result
-    can be broadcast to ``batch_shape x q x 1``; it is None if only BoTorch can compute the noise.
-    (BoTorch's posteriors differ: they add given noise twice if part of the noise is learned, and do
-    not add the noise of an outlier-robust model.)
-    """
-    if isinstance(process, MultiTaskGPyTorchModel):  # each task may have different noise
-        return _given_noise_by_task(process, X)
-    if isinstance(process.likelihood, LearnedSpreadLikelihood):
-        return process.likelihood.variances(inputs).unsqueeze(-1)
-    return constant_noise(process.likelihood)
-
-
-def constant_noise(likelihood: Likelihood) -> Tensor | None:
-    """Return the noise variance of new observations, ``batch_shape x 1 x 1``, or None.
-
-    It is the variance of a ``GaussianLikelihood``, the base variance of an outlier-robust
-    likelihood, or the mean of given variances. Other likelihoods, whose noise need not be constant,
-    give None.
-    """
-    if type(likelihood) is GaussianLikelihood:
-        return likelihood.noise.unsqueeze(-1)
-    if type(likelihood) is SparseOutlierGaussianLikelihood:
-        noise = likelihood.noise_covar.base_noise.noise
-    elif isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        noise = likelihood.noise
-    else:
-        return None
-    return noise.mean(dim=-1, keepdim=True).unsqueeze(-1)
-
-
-def learned_noise(process: object) -> Tensor | None:
-    """Return the variance that a likelihood learns in addition to given noise, or else None."""
-    likelihood = likelihood_of(process)
-    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        return None
-    learned = likelihood.second_noise_covar
-    return None if learned is None else learned.noise
-
-
-def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
-    """Return, for each row of ``X``, the mean of the noise variances given for its task.
-
-    ``X`` is ``batch_shape x q x d``, and the result ``batch_shape x q x 1``, or None if the noise
-    is learned. BoTorch's posteriors contain the same noise, with two exceptions up to version
-    0.18.1: a model that is conditioned on batches raises an error, and the noise of a task without
-    observations is NaN. Here the noise of such a task is the mean over the observations of all
-    tasks.
-    """
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
-        return None
-    # A posterior has been evaluated before, so `train_inputs` are transformed, as the points are.
-    inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
-    own, seen = (Z[..., model._task_feature].round() for Z in inputs)
-    same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)
-    noise = model.likelihood.noise.unsqueeze(-1)
-    count = same.sum(dim=-1, keepdim=True)
-    own_mean = (same @ noise) / count.clamp_min(1.0)
-    return torch.where(count > 0.0, own_mean, noise.mean(dim=-2, keepdim=True))

@@ -20,11 +20,9 @@ from botorch_calib.models.outcome_transforms import (
     transform_name,
 )
 from botorch_calib.models.process import (
-    has_members,
+    kind_of,
     likelihood_of,
-    observed_process,
     raw_width,
-    states_cdf_alone,
 )
 
 
@@ -66,9 +64,10 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
 def check_process(model: Model) -> None:
     """Raise ``UnsupportedError`` unless a `CalibratedModel` can wrap ``model``."""
     check_model(model)
-    if has_members(model):
+    kind = kind_of(model)
+    if kind == "members":
         _check_ensemble(model)
-    elif states_cdf_alone(model):
+    elif kind == "cdf":
         try:
             num = model.num_outputs
         except NotImplementedError:  # raised by prior-fitted networks, which have one output
@@ -148,7 +147,7 @@ def check_same_width(model: object, other: object) -> None:
 
     Models of unknown width pass. The error calls ``other``, which is to replace ``model``, "model".
     """
-    width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
+    width, own = (raw_width(each) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(
             f"`model` must have {width} inputs, like the current model, got {own}: calibration "

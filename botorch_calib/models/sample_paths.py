@@ -26,7 +26,6 @@ from botorch_calib.models.outcome_transforms import has_affine_outcomes
 from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import (
     batch_of_models,
-    observed_process,
     raw_train_inputs,
     with_own_hyperparameters,
 )
@@ -162,7 +161,7 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
         gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
         return DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
     gp = process_of_paths(model, "draw joint samples from `posterior`")
-    X = raw_train_inputs(observed_process(model))
+    X = raw_train_inputs(model)
     assert X is not None
     # Evaluate the model once, so that errors and warnings occur now and not during a search, and so
     # that the Cholesky factor is cached.

@@ -19,7 +19,7 @@ from botorch_calib.exceptions import warn
 from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
-from botorch_calib.models.known_data import KnownData, train_data, without_known
+from botorch_calib.models.known_data import still_pending, without_known
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
     observations_only,
@@ -29,12 +29,12 @@ from botorch_calib.models.predict import (
 )
 from botorch_calib.models.process import (
     as_in_training,
+    batch_shape_of,
     checked_observations,
-    has_members,
+    kind_of,
     like,
     observed_process,
     raw_width,
-    states_cdf_alone,
     with_task_feature,
 )
 from botorch_calib.models.requirements import check_fantasizes, check_same_width, scalar_affine
@@ -108,9 +108,14 @@ class Surrogate(WrapperModel, FantasizeMixin):
         return self._conditioned()[0]
 
     @property
+    def batch_shape(self) -> torch.Size:
+        """The batch shape of the process; empty for a model without training data."""
+        return batch_shape_of(self.model)
+
+    @property
     def _is_ensemble(self) -> bool:  # type: ignore[override]
         """Whether the process is an ensemble, over whose members BoTorch averages samples."""
-        return has_members(self.model)
+        return kind_of(self.model) == "members"
 
     @property
     def Y_imputed(self) -> Tensor:
@@ -189,7 +194,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         if calibrator is not None:
             scored = scores_of_observations(process, X, Y, Yvar)
         if condition:
-            pending = self._still_pending(X)
+            pending = still_pending(pending, X, process)
             values = Y if sides is None else stand_ins(process, X, Y, sides)
             process = with_observations(process, X, values, Yvar)
         if calibrator is not None:  # last: after an error above, nothing must have changed
@@ -204,7 +209,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process = with_observations(self.model, X, Y, Yvar)
-        return self._with(process, self._still_pending(X))
+        return self._with(process, still_pending(self.X_pending, X, self.model))
 
     def with_pending(self, X: Tensor) -> Self:
         """Return the model with further pending points ``X``, ``n x d``, before any transform.
@@ -427,24 +432,6 @@ class Surrogate(WrapperModel, FantasizeMixin):
         X = with_task_feature(self.model, X)
         return like(self.model, check_inputs(name, X, raw_width(self.model)))
 
-    def _still_pending(self, X: Tensor) -> Tensor:
-        """Return the pending points that remain after observations at ``X``, ``n x d``."""
-        pending = self.X_pending
-        if not len(pending):
-            return pending
-        # The values tell pending points, 0, from training inputs, 1. The latter are there for the
-        # range of each column, on which the tolerance depends.
-        inputs, _ = train_data(self.model)
-        inputs = inputs if inputs.shape[-1] == pending.shape[-1] else pending[:0]
-        table = torch.cat([pending, inputs.to(pending)])
-        is_known = torch.arange(len(table), device=table.device).unsqueeze(-1) >= len(pending)
-        known = KnownData(table, is_known.to(table))
-        known.take_all([(point, 0.0, 0) for point in X.tolist()], rounded=True)
-        # Of equal pending points the last ones remain.
-        points = [*enumerate(pending.tolist())]
-        left = [i for i, point in reversed(points) if known.take(point, 0.0)]
-        return pending[left[::-1]]
-
 
 def check_calibrator(calibrator: object) -> None:
     """Raise ``UnsupportedError`` unless ``calibrator`` is a `Calibrator`."""
@@ -469,7 +456,7 @@ def checked_calibrator(process: Model, calibrator: Calibrator, denoise: bool) ->
         InputDataError: If the calibrator has learned on another device.
     """
     check_calibrator(calibrator)
-    if denoise and states_cdf_alone(process):
+    if denoise and kind_of(process) == "cdf":
         raise observations_only(process)
     parameter = next(process.parameters(), None)
     if parameter is None or all(each.device == parameter.device for each in calibrator.buffers()):

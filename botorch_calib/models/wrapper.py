@@ -61,11 +61,6 @@ class WrapperModel(Model):
     def num_outputs(self) -> int:
         return 1
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The batch shape of the base model; empty for a model without training data."""
-        return batch_shape_of(self.model)
-
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
     covar_module = _of_base("covar_module")  # clients such as TuRBO read its lengthscales
@@ -167,14 +162,6 @@ class WrapperModel(Model):
         except Exception:
             Module.load_state_dict(own, before)
             raise
-
-
-def batch_shape_of(model: Any) -> torch.Size:
-    """Return a model's batch shape; empty if the model has none, as without training inputs."""
-    try:
-        return model.batch_shape
-    except (NotImplementedError, AttributeError):
-        return torch.Size()
 
 
 @contextmanager

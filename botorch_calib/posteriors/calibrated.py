@@ -3,7 +3,7 @@ r"""`CalibratedPosterior`: a `Prediction` with joint samples, as a BoTorch poste
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -128,20 +128,6 @@ class CalibratedPosterior(Prediction, Posterior):
             mean, variance, noise, None, None, predictive, denoise, excess, of_order_one=True
         )
         self.covariance = posterior.distribution.lazy_covariance_matrix
-
-    @classmethod
-    def of_targets(
-        cls,
-        *moments: Any,
-        covariance: Tensor | LinearOperator | None = None,
-        with_baseline: Tensor | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Make a posterior from the arguments of `Prediction` and both covariances, unchecked."""
-        self = cls.__new__(cls)
-        Prediction.__init__(self, *moments, **settings)
-        self.covariance, self.with_baseline = covariance, with_baseline
-        return self
 
     # ------------------------------------------------------------ BoTorch's interface
 

@@ -20,7 +20,7 @@ import math
 from copy import copy
 from functools import cached_property
 from statistics import NormalDist
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -143,6 +143,13 @@ class Prediction:
         self.predictive, self.objective, self.excess = predictive, objective, excess
         shape = mean.shape
         self.shape = torch.Size([*shape[:-3], *shape[-2:]]) if members else shape
+
+    @classmethod
+    def of_targets(cls, *moments: Any, **settings: Any) -> Self:
+        """Make an object of this class, without checks, from the arguments of `Prediction`."""
+        self = cls.__new__(cls)
+        Prediction.__init__(self, *moments, **settings)
+        return self
 
     @property
     def device(self) -> torch.device:

@@ -41,11 +41,10 @@ def mixture_of(members, predictive, noise, denoise=True, excess="noise"):
         members.mean,
         covariance.diagonal(dim1=-1, dim2=-2).unsqueeze(-1),
         noise,
-        covariance=covariance,
         members=True,
         objective=denoise,
     )
-    stated.excess = excess
+    stated.covariance, stated.excess = covariance, excess
     return stated.corrected(predictive)
 
 

@@ -51,8 +51,9 @@ def transformed(kind: str, X: Tensor, outcome_map: OutcomeMap, denoise: bool = T
     base, noise = make_base(X), X.new_tensor(NOISE)
     covariance = base.distribution.lazy_covariance_matrix
     stated = CalibratedPosterior.of_targets(
-        base.mean, base.variance, noise, None, outcome_map, covariance=covariance, objective=denoise
+        base.mean, base.variance, noise, None, outcome_map, objective=denoise
     )
+    stated.covariance = covariance
     return stated.corrected(make_predictive(kind, X))
 
 

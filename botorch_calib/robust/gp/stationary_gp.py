@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib.models.outcome_transforms import outcome_map_of, unit_of_targets
-from botorch_calib.models.process import constant_noise, raw_train_inputs
+from botorch_calib.models.predict import constant_noise
+from botorch_calib.models.process import raw_train_inputs
 from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
 from botorch_calib.posteriors.prediction import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
