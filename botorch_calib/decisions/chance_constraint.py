@@ -56,6 +56,7 @@ from botorch_calib.models.process import (
     checked_observations,
     in_output_task,
     observed_process,
+    of_first_member,
     raw_train_inputs,
     sole_member,
     with_task_feature,
@@ -187,7 +188,7 @@ class ChanceConstraint(DecisionAccount):
         self.models: dict[str, Any] = {name: _checked_model(models[name]) for name in limits}
         self._contexts: WorstContexts | None = None
         if ambiguity is not None and contexts is not None:
-            self._contexts = WorstContexts(ambiguity, contexts, observed_process(self.model))
+            self._contexts = WorstContexts(ambiguity, contexts, self.model)
         elif ambiguity is not None or contexts is not None:
             raise InputDataError(
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
@@ -372,7 +373,7 @@ class ChanceConstraint(DecisionAccount):
         """
         if self._contexts is None:
             return values
-        return self._contexts.expectation(values, observed_process(self.models[name]))
+        return self._contexts.expectation(values, self.models[name])
 
     def _outcomes(self, X: Tensor) -> dict[str, CalibratedPosterior]:
         inputs = self.inputs(X)
@@ -405,8 +406,7 @@ class ChanceConstraint(DecisionAccount):
             scores.append(widening.narrowed(side.sign * own / factor, z, k))
         if self._contexts is None:
             return scores
-        observed = observed_process(self.models[name])
-        return [self._contexts.score(score, observed) for score in scores]
+        return [self._contexts.score(score, self.models[name]) for score in scores]
 
     def _quantile(
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
@@ -433,8 +433,8 @@ class ChanceConstraint(DecisionAccount):
             score = side.sign * at_points(outcome.score(values[..., None, None]))
             return widening.narrowed(score / factor, z, k)
 
-        observed = observed_process(self.models[side.name])
-        return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
+        model = self.models[side.name]
+        return side.sign * self._contexts.quantile(z, model, at_most, side.sign * end)
 
     def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
         """Return the margin ``b`` of each outcome from its deciding quantiles, the ``ends``."""
@@ -480,7 +480,7 @@ class ChanceConstraint(DecisionAccount):
         for model in self.models.values():
             of_model = X
             if self._contexts is not None:
-                of_model = self._contexts.check_decisions(name, X, observed_process(model))
+                of_model = self._contexts.check_decisions(name, X, model)
             check_fits(model, of_model, name)
 
     def _check_points_of_rows(self) -> None:
@@ -524,8 +524,7 @@ class ChanceConstraint(DecisionAccount):
     def known_decisions(self) -> list[Tensor]:
         """Training inputs ``n x d`` of each model that has any, untransformed, without contexts."""
         known = [raw_train_inputs(model) for model in self.models.values()]
-        # The members of an ensemble share the inputs, so take those of the first member.
-        shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
+        shared = [of_first_member(inputs) for inputs in known if inputs is not None]
         return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
 
     @torch.no_grad()
@@ -586,13 +585,12 @@ class ChanceConstraint(DecisionAccount):
         None if no measurement was within the present limits. The next measurement at this point may
         violate a limit: `recommend` finds a point that keeps the limits with high probability.
         """
-        observed = observed_process(self.model)
-        inputs = raw_train_inputs(observed)
+        inputs = raw_train_inputs(self.model)
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
         for row in reversed([*self._first_rows, *self._rows]):
             if is_outside(self.limits, row["outcomes"], row.get("beyond", {})) is False:
                 whole = like.new_tensor(self._whole([row["point"]]))
-                if self._contexts is not None or in_output_task(observed, whole).all():
+                if self._contexts is not None or in_output_task(self.model, whole).all():
                     return like.new_tensor([row["point"]])
         return None
 
@@ -814,13 +812,19 @@ class ChanceConstraint(DecisionAccount):
                 "recorded before: it was a further measurement, or this outcome is. If a point is "
                 "measured again, call `decide` before each measurement."
             )
+        elif all(_calibrator_of(self.models[name]) is None for name in learned):
+            cause = (
+                "Call `observe` first, then refit, then `with_model`; here, call `observe` of the "
+                "constraint with the earlier model. If outcomes arrive later, call `decide` before "
+                "a point is evaluated."
+            )
         else:
             cause = (
-                "Call `observe` first, then refit, then `with_model`. If the model was refitted, "
-                "call `observe` of the constraint with the earlier model now. If outcomes arrive "
-                "later, call `decide` before a point is evaluated. If constraints, or a constraint "
-                "and an objective, share a calibrated model, make one `ChanceConstraint` with all "
-                "outcomes by name and all limits, or call `decide` of each before the evaluation."
+                "Call `observe` of the constraint before anything else changes the calibrated "
+                "model. If constraints, or a constraint and an objective, share the model, make "
+                "one `ChanceConstraint` with all outcomes by name and all limits, or call `decide` "
+                "of each before the evaluation. If the model was refitted, call `observe` first, "
+                "then refit, then `with_model`."
             )
         raise InputDataError(
             f"{subject} was not decided about, and the model has been fitted to its outcome: a "
@@ -892,7 +896,7 @@ class ChanceConstraint(DecisionAccount):
                 if row["outcomes"].get(name) is not None
                 or (is_out_counted and name in row["outcomes"])
             ]
-            data[name].take_all(observed, rounded=True)
+            data[name].take_all(observed)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:

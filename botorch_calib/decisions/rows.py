@@ -419,6 +419,6 @@ def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Data) -
     for name, (X, Y) in data.items():
         end = (*statement, *X[-1].tolist()) if len(X) else None
         tails = [tails[name] for decided, tails in recent if decided == end and name in tails]
-        if any(all(KnownData(X[:-1], Y[:-1]).take_all(tail, rounded=True)) for tail in tails):
+        if any(all(KnownData(X[:-1], Y[:-1]).take_all(tail)) for tail in tails):
             return True
     return False

@@ -40,7 +40,7 @@ from botorch_calib.decisions.matching_decisions import tolerances
 from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
-from botorch_calib.models.process import observed_process, raw_width
+from botorch_calib.models.process import raw_width
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.prediction import EXCESS
 
@@ -148,7 +148,7 @@ def known_outcomes(
 def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> ChanceConstraint:
     """Build the chance constraint from an account and from ``models`` by outcome name."""
     own, rows = {name: models[name] for name in account.limits}, account.decisions
-    width = raw_width(observed_process(next(iter(own.values()))))
+    width = raw_width(next(iter(own.values())))
     for row in rows:
         if width not in (None, len(row["point"])):
             # The inputs have changed since the decision, so its point is dropped. Its outcome

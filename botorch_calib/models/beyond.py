@@ -82,13 +82,13 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
 
 
 def teach(
-    calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
+    calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor
 ) -> None:
     """Update a calibrator with normal scores of outcomes and bounds, in the order of the rows.
 
     ``z``, ``n``, are the normal scores of ``Y``, ``n x 1``, under the model. ``inputs``, ``n x d``,
     are the points in the form that calibrators take, and ``X`` are the raw points. ``sides``,
-    ``n x 1``, are like ``beyond`` of `stand_ins`; None means that ``Y`` contains no bounds.
+    ``n x 1``, are like ``beyond`` of `stand_ins`.
 
     Let ``F`` be the calibrator's predictive cdf of normal scores after all earlier rows. The score
     ``z`` of a bound is replaced with a draw ``z'`` from ``F`` beyond ``z``: ``F(z')`` is uniform in
@@ -97,7 +97,7 @@ def teach(
     ``X``, ``Y`` and ``sides`` and the number of updates seed a draw, so a replay repeats it.
     """
     first, z = 0, z.clone()
-    for i, side in enumerate([] if sides is None else sides.flatten().tolist()):
+    for i, side in enumerate(sides.flatten().tolist()):
         if side == 0.0:
             continue
         if first < i:

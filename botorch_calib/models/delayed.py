@@ -23,7 +23,6 @@ from botorch_calib.models.process import (
     kind_of,
     like,
     observed_process,
-    raw_width,
 )
 from botorch_calib.models.requirements import check_base, check_process
 from botorch_calib.models.surrogate import Surrogate
@@ -103,8 +102,6 @@ class CensoredDelayModel(Surrogate):
             )
         check_one_of("imputation", imputation, IMPUTATIONS)
         censor_value = check_limit("censor_value", censor_value)
-        if X_pending is None:
-            X_pending = torch.zeros(0, raw_width(model) or 0)
         super().__init__(model, X_pending, censor_value, imputation)
         if message := self._missing_censor_value(self.X_pending):
             raise InputDataError(message)

@@ -1,4 +1,4 @@
-"""Recognise observations that a model's data already contain."""
+"""Recognise observations that a model's data or its pending points already contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import train_data
-from botorch_calib.models.process import raw_train_inputs
+from botorch_calib.models.process import of_first_member, raw_train_inputs
 
 #: A difference between two values counts as rounding to six digits if it is at most `SIX_DIGITS`
 #: times the value, and at most `MOST_OF_RANGE` times the range of the data. Otherwise the values
@@ -80,7 +80,6 @@ class KnownData:
     def take_all(
         self,
         observations: Iterable[tuple[Sequence[float], float | None, int]],
-        rounded: bool = False,
     ) -> list[bool]:
         """Call `take` for each triple ``(point, y, side)``; return its results in the given order.
 
@@ -93,7 +92,7 @@ class KnownData:
         listed = [*observations]
         found = [False] * len(listed)
         kinds = [2 if y is None else int(side != 0) for _, y, side in listed]
-        for kind, digits in product(range(3), (False, True) if rounded else (False,)):
+        for kind, digits in product(range(3), (False, True)):
             for i, (point, y, side) in enumerate(listed):
                 if kinds[i] == kind and not found[i]:
                     found[i] = self.take(point, y, digits, side)
@@ -173,7 +172,7 @@ def without_known(
     """
     known = KnownData(*train_data(process))
     signs = [0] * len(X) if sides is None else [*map(int, sides.flatten().tolist())]
-    found = known.take_all(zip(X.tolist(), Y.flatten().tolist(), signs, strict=True), rounded=True)
+    found = known.take_all(zip(X.tolist(), Y.flatten().tolist(), signs, strict=True))
     is_new = ~torch.tensor(found, dtype=torch.bool)
     if not is_new.all():
         warn(
@@ -200,12 +199,12 @@ def still_pending(pending: Tensor, X: Tensor, process: object) -> Tensor:
     inputs = raw_train_inputs(process)
     if inputs is None or inputs.shape[-1] != pending.shape[-1]:
         inputs = pending[:0]
-    inputs = inputs[(0,) * (inputs.dim() - 2)]  # the members of an ensemble share the inputs
+    inputs = of_first_member(inputs)
     # The values tell pending points, 0, from training inputs, 1.
     table = torch.cat([pending, inputs.to(pending)])
     is_known = torch.arange(len(table), device=table.device).unsqueeze(-1) >= len(pending)
     known = KnownData(table, is_known.to(table))
-    known.take_all([(point, 0.0, 0) for point in X.tolist()], rounded=True)
+    known.take_all([(point, 0.0, 0) for point in X.tolist()])
     points = [*enumerate(pending.tolist())]
     left = [i for i, point in reversed(points) if known.take(point, 0.0)]
     return pending[left[::-1]]

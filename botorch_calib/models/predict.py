@@ -1,9 +1,9 @@
 r"""`predict` returns a model's prediction; `history` returns its past predictions of training data.
 
-This is the only module in which the prediction depends on the kind of model. *Targets* are outcomes
-after the outcome transform. Moments are computed in the space of the targets, and `Prediction`
-applies the inverse transform. The *process* of a surrogate, such as a `CalibratedModel`, is the
-BoTorch model that it wraps. *Members* are the models of an ensemble.
+This is the only module in which the prediction, or the noise of an observation, depends on the kind
+of model. *Targets* are outcomes after the outcome transform. Moments are computed in the space of
+the targets, and `Prediction` applies the inverse transform. The *process* of a surrogate, such as a
+`CalibratedModel`, is the BoTorch model that it wraps. *Members* are the models of an ensemble.
 
 An exact Gaussian process predicts with a cached Cholesky `Factor`. BoTorch evaluates points
 ``batch_shape x 1 x d`` as a batch of joint posteriors of one point each; here all points are rows
@@ -197,8 +197,8 @@ def _uncalibrated(
     if noise is not None:
         noise = noise.unsqueeze(MEMBER_DIM) if members and noise.dim() == X.dim() > 2 else noise
     elif needs_noise:
-        noise = noise_at(process, X, targets.inputs)
-        noise = _added_noise(process, X, targets) if noise is None else noise
+        noise = noise_at(process, targets.inputs)
+        noise = _added_noise(process, X, targets, members) if noise is None else noise
     if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
     prediction = CalibratedPosterior.of_targets(
@@ -383,12 +383,13 @@ def _points_first(values: Tensor, lead: Size) -> Tensor:
     return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
-def _added_noise(process: object, X: Tensor, targets: Targets) -> Tensor:
+def _added_noise(process: object, X: Tensor, targets: Targets, members: bool) -> Tensor:
     """Return the noise variance of new observations at ``X``, with the same shape as the means.
 
-    It is the difference between the posterior variances with and without noise.
+    It is the difference between the posterior variances with and without noise. ``members`` tells
+    whether the process is an ensemble.
     """
-    if kind_of(process) != "members":  # an ensemble adds the dimension of members itself
+    if not members:  # an ensemble adds the dimension of members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
     normal = in_space_of_targets(process).posterior(X, observation_noise=True).distribution
     noisy = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
@@ -424,16 +425,16 @@ def _in_common_units(
 # ------------------------------------------------------------ noise of observations
 
 
-def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
+def noise_at(process: Any, inputs: Tensor) -> Tensor | None:
     """Return the noise variance of new observations in the space of the targets.
 
-    ``X`` is ``batch_shape x q x d``, and ``inputs`` is ``X`` after the input transform. The result
-    can be broadcast to ``batch_shape x q x 1``; it is None if only BoTorch can compute the noise.
-    (BoTorch's posteriors differ: they add given noise twice if part of the noise is learned, and do
-    not add the noise of an outlier-robust model.)
+    ``inputs``, ``... x q x d``, are transformed points, including any task column. The result can
+    be broadcast to ``... x q x 1``; it is None if only BoTorch can compute the noise. (BoTorch's
+    posteriors differ: they add given noise twice if part of the noise is learned, and do not add
+    the noise of an outlier-robust model.)
     """
     if isinstance(process, MultiTaskGPyTorchModel):  # each task may have different noise
-        return _given_noise_by_task(process, X)
+        return _given_noise_by_task(process, inputs)
     if isinstance(process.likelihood, LearnedSpreadLikelihood):
         return process.likelihood.variances(inputs).unsqueeze(-1)
     return constant_noise(process.likelihood)
@@ -457,21 +458,20 @@ def constant_noise(likelihood: Likelihood) -> Tensor | None:
     return noise.mean(dim=-1, keepdim=True).unsqueeze(-1)
 
 
-def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
-    """Return, for each row of ``X``, the mean of the noise variances given for its task.
+def _given_noise_by_task(model: Any, inputs: Tensor) -> Tensor | None:
+    """Return, for each row of ``inputs``, the mean of the noise variances given for its task.
 
-    ``X`` is ``batch_shape x q x d``, and the result ``batch_shape x q x 1``, or None if the noise
-    is learned. BoTorch's posteriors contain the same noise, with two exceptions up to version
-    0.18.1: a model that is conditioned on batches raises an error, and the noise of a task without
-    observations is NaN. Here the noise of such a task is the mean over the observations of all
-    tasks.
+    ``inputs`` are as in `noise_at`. The result, ``... x q x 1``, has a dimension of members before
+    ``q`` for an ensemble, and is None if the noise is learned. BoTorch's posteriors contain the
+    same noise, with two exceptions up to version 0.18.1: a model that is conditioned on batches
+    raises an error, and the noise of a task without observations is NaN. Here the noise of such a
+    task is the mean over the observations of all tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None
     # A posterior has been evaluated before, so `train_inputs` are transformed, as the points are.
-    inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
-    own, seen = (Z[..., model._task_feature].round() for Z in inputs)
-    same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)
+    own, seen = (Z[..., model._task_feature].round() for Z in (inputs, model.train_inputs[0]))
+    same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(inputs)
     noise = model.likelihood.noise.unsqueeze(-1)
     count = same.sum(dim=-1, keepdim=True)
     own_mean = (same @ noise) / count.clamp_min(1.0)
@@ -561,8 +561,7 @@ def scores_of_observations(
         if Yvar is not None and prediction.target_noise is not None:
             prediction.target_noise = _given_noise(process, prediction, Y, Yvar)
         z = prediction.own_score(Y.unsqueeze(-1)).reshape(-1)
-        if prediction.target_noise is None:  # only the cdf is known
-            z = z.clamp(-_FARTHEST, _FARTHEST)
+    z = z.clamp(-_FARTHEST, _FARTHEST) if kind_of(process) == "cdf" else z
     return inputs_of_calibrator(prediction).squeeze(-2), z.to(Y)
 
 

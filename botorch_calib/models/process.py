@@ -1,4 +1,4 @@
-"""The process inside a surrogate: its training data and inputs, and checks of new data.
+"""The process inside a surrogate: its kind, its inputs, and checks of new data.
 
 A surrogate, such as a `CalibratedModel`, wraps a BoTorch model, which is called its *process*. A
 BoTorch model that is not wrapped is its own process. *Targets* are outcomes after the outcome
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -44,7 +44,7 @@ def sole_member(model: object) -> Any:
     return members[0] if len(members) == 1 else model
 
 
-def kind_of(process: Any) -> str:
+def kind_of(process: Any) -> Literal["members", "gaussian", "cdf"]:
     """Return the kind of a process's posterior: ``"members"``, ``"gaussian"`` or ``"cdf"``.
 
     The posterior of an ensemble has a dimension of members. Only the cdf is used of a process that
@@ -97,6 +97,14 @@ def raw_train_inputs(model: object) -> Tensor | None:
     return inputs[0]
 
 
+def of_first_member(values: Tensor) -> Tensor:
+    """Return ``n x k`` values of a model, or of the first member of an ensemble.
+
+    The members share their training data, ``num_members x n x k``.
+    """
+    return values[(0,) * (values.dim() - 2)]
+
+
 def raw_width(model: object) -> int | None:
     """Return the number of columns of inputs before any input transform; None if unknown."""
     inputs = raw_train_inputs(model)
@@ -109,11 +117,12 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
     ``X`` is ``... x d``. If the column is missing, it is added, with the output task. For other
     models ``X`` itself is returned.
     """
-    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
-    if not is_multi_task or X.shape[-1] != model.num_non_task_features:
+    process = observed_process(model)
+    is_multi_task = isinstance(process, MultiTaskGPyTorchModel)
+    if not is_multi_task or X.shape[-1] != process.num_non_task_features:
         return X
-    place = model._task_feature
-    task = X.new_full((*X.shape[:-1], 1), float(model._output_tasks[0]))
+    place = process._task_feature
+    task = X.new_full((*X.shape[:-1], 1), float(process._output_tasks[0]))
     return torch.cat([X[..., :place], task, X[..., place:]], dim=-1)
 
 
@@ -122,10 +131,11 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
     The result is boolean, ``n``, and True everywhere for a single-task model.
     """
-    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    process = observed_process(model)
+    is_multi_task = isinstance(process, MultiTaskGPyTorchModel)
     if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
-    return X[:, model._task_feature].round().long() == model._output_tasks[0]
+    return X[:, process._task_feature].round().long() == process._output_tasks[0]
 
 
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
@@ -142,11 +152,10 @@ def check_fits(model: object, X: Tensor, name: str = "X") -> None:
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape ... x d, one row for each point, got {tuple(X.shape)}."
         )
-    process = observed_process(model)
-    inputs = raw_train_inputs(process)
+    inputs = raw_train_inputs(model)
     if inputs is None:
         return
-    X = with_task_feature(process, X)
+    X = with_task_feature(model, X)
     if X.shape[-1] != inputs.shape[-1]:
         raise BotorchTensorDimensionError(
             f"`{name}` must have {inputs.shape[-1]} columns, like the model's inputs, got "

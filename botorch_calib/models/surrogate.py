@@ -75,7 +75,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
     ) -> None:
         super().__init__()
         if isinstance(model, Surrogate):
-            if X_pending is None:
+            if imputation is None:
                 X_pending, censor_value = model.X_pending, model.censor_value
                 imputation = model.imputation
             if calibrator is None:
@@ -198,7 +198,10 @@ class Surrogate(WrapperModel, FantasizeMixin):
             values = Y if sides is None else stand_ins(process, X, Y, sides)
             process = with_observations(process, X, values, Yvar)
         if calibrator is not None:  # last: after an error above, nothing must have changed
-            teach(calibrator, *scored, X, Y, sides)
+            if sides is None:
+                calibrator.update(*scored)
+            else:
+                teach(calibrator, *scored, X, Y, sides)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()

@@ -18,7 +18,10 @@ from torch import Tensor
 from tests.gps import make_data
 
 NUM = 4
-KINDS = ("ensemble", "given noise", "SAAS", "fully Bayesian", "warped", "linear", "multi-task")
+KINDS = (
+    *("ensemble", "given noise", "SAAS", "fully Bayesian", "warped", "linear", "multi-task"),
+    "multi-task, given noise",
+)
 
 
 def draws(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -47,7 +50,8 @@ def make_ensemble(kind: str = "ensemble", num: int = 12, dtype: torch.dtype = to
     pytest.importorskip("numpyro", reason="needs the extra fully-bayesian")
     options: dict[str, Any] = {"outcome_transform": Standardize(1)}
     samples = {"mean": 0.1 * draws((NUM,), 4), "noise": 0.05 * draws((NUM,), 3)}
-    if kind == "multi-task":
+    if kind.startswith("multi-task"):
+        options["train_Yvar"] = Yvar if kind.endswith("given noise") else None
         task = torch.arange(len(X)).remainder(2).to(X).unsqueeze(-1)
         X = torch.cat([(X + 5.0) / 10.0, task], dim=-1)
         model = SaasFullyBayesianMultiTaskGP(X, Y, task_feature=-1, output_tasks=[1], **options)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
 from botorch.posteriors import TorchPosterior
 from botorch_community.models.vblls import VBLLModel
@@ -31,7 +32,8 @@ from botorch_calib import (
 )
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.models.predict import scores_of_observations
-from botorch_calib.posteriors import normal_scores
+from botorch_calib.models.process import kind_of
+from botorch_calib.posteriors import OutcomeMap, normal_scores
 from tests.contracts import PosteriorContract
 from tests.random_numbers import normal, uniform
 
@@ -233,3 +235,38 @@ def test_what_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="CalibratedModelList"):
         CalibratedModel(both, OnlineConformal(0.2), denoise=False)
     assert isinstance(CalibratedModel(SingleTaskGP(X, Y), OnlineConformal(0.2)), CalibratedModel)
+
+
+class Calibrated(HeavyTails):
+    """States the positive outcomes of a process of their logarithms, with noise."""
+
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
+        mean = X.sum(dim=-1, keepdim=True)
+        moments = mean, torch.full_like(mean, 0.04), torch.full_like(mean, 0.01)
+        return CalibratedPosterior.of_targets(*moments, None, LogNormal(), objective=False)
+
+
+class LogNormal(OutcomeMap):
+    def outcome(self, latent: Tensor) -> Tensor:
+        return latent.exp()
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return outcome.clamp_min(0.0).log()
+
+
+def test_impossible_outcomes_of_a_users_model_have_finite_scores() -> None:
+    model, calibrator = Calibrated(), OnlineConformal(0.2)
+    assert kind_of(model) == "cdf"
+    X, Y = points(3, 2), torch.tensor([[-1.0], [2.0], [0.0]], dtype=torch.double)
+    _, z = scores_of_observations(model, X, Y)
+    assert_close(z[[0, 2]], torch.full((2,), -38.0, dtype=torch.double))
+    assert_close(z[1], (torch.tensor(2.0).double().log() - X[1].sum()) / 0.05**0.5)
+    CalibratedModel(model, calibrator, denoise=False).observe(X, Y, condition=False)
+    assert calibrator.num_updates == 3
+
+
+def test_kinds_of_processes() -> None:
+    X, Y = points(6, 2), points(6, 1)
+    assert kind_of(SingleTaskGP(X, Y)) == kind_of(ModelListGP(SingleTaskGP(X, Y))) == "gaussian"
+    assert kind_of(EnsembleMapSaasSingleTaskGP(X, Y, num_taus=2)) == "members"
+    assert kind_of(HeavyTails()) == "cdf"

@@ -14,7 +14,7 @@ from torch import Tensor
 from botorch_calib import CalibratedModel, CalibratedModelList
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, stand_ins
-from botorch_calib.models.known_data import KnownData, take_together
+from botorch_calib.models.known_data import KnownData, still_pending, take_together
 from tests.gps import GaussianLaw
 from tests.random_numbers import uniform
 
@@ -122,7 +122,7 @@ def test_exact_copies_are_found_before_rounded_ones(order: list[int]) -> None:
     X, Y = data(3, torch.double)
     known = KnownData(X, Y)
     each = [(X[0].tolist(), float(Y[0]), 0), ((X[0] * (1 + 1e-6)).tolist(), float(Y[0]), 0)]
-    found = known.take_all([each[i] for i in order], rounded=True)
+    found = known.take_all([each[i] for i in order])
     assert [found[i] for i in order] == [True, False]
 
 
@@ -155,3 +155,14 @@ def test_one_pending_point_far_from_zero_is_told_from_its_neighbour() -> None:
     assert len(model.X_pending) == 1
     model.observe((X[:1] + 0.01).float().double(), torch.tensor([[0.6]], dtype=torch.double))
     assert len(model.X_pending) == 0
+
+
+@ROUNDINGS
+def test_an_observation_removes_one_pending_point(rounded: Rounding) -> None:
+    """The first of equal points is removed."""
+    pending = data(5, torch.double)[0][[0, 1, 0, 2, 3]]
+    gp = SingleTaskGP(*data(6, torch.double))
+    told = rounded(pending[[3, 0]])
+    assert torch.equal(still_pending(pending, told, gp), pending[[1, 2, 4]])
+    assert torch.equal(still_pending(pending, told + 0.01, gp), pending)
+    assert not len(still_pending(pending[:0], told, gp))

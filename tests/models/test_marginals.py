@@ -457,9 +457,9 @@ def test_a_baseline_is_explained_once_and_again_after_changes() -> None:
         rows = torch.cat([posterior.with_baseline, posterior.covariance], dim=-1)
         rows = posterior.outcome_map.scaled(rows, power=2)
         assert_close(rows, expected, rtol=1e-10, atol=1e-10)
-        return kept_factor()._of_baseline(model, baseline)[1]
+        return own_factor()._of_baseline(model, baseline)[1]
 
-    def kept_factor() -> Any:
+    def own_factor() -> Any:
         return factor_of(model)
 
     first = explained(baseline)
@@ -471,10 +471,10 @@ def test_a_baseline_is_explained_once_and_again_after_changes() -> None:
         model.covar_module.base_kernel.raw_lengthscale += 0.3
     model.train()
     assert explained(baseline) is not second
-    assert len(kept_factor()._baselines) == 1
+    assert len(own_factor()._baselines) == 1
     del baseline
     gc.collect()
-    assert len(kept_factor()._baselines) == 0
+    assert len(own_factor()._baselines) == 0
 
 
 def test_a_large_covariance_is_not_evaluated_before_it_is_asked_for() -> None:
