@@ -56,7 +56,6 @@ from botorch_calib.models.process import (
     checked_observations,
     in_output_task,
     observed_process,
-    of_first_member,
     raw_train_inputs,
     sole_member,
     with_task_feature,
@@ -524,7 +523,8 @@ class ChanceConstraint(DecisionAccount):
     def known_decisions(self) -> list[Tensor]:
         """Training inputs ``n x d`` of each model that has any, untransformed, without contexts."""
         known = [raw_train_inputs(model) for model in self.models.values()]
-        shared = [of_first_member(inputs) for inputs in known if inputs is not None]
+        # The members of an ensemble share the inputs, so take those of the first member.
+        shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
         return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
 
     @torch.no_grad()

@@ -27,7 +27,6 @@ from torch import Tensor
 from botorch_calib.models.process import (
     like,
     observed_process,
-    of_first_member,
     raw_train_inputs,
 )
 from botorch_calib.posteriors import OutcomeMap
@@ -207,7 +206,7 @@ def train_data(model: object) -> tuple[Tensor, Tensor]:
     if inputs is None or not isinstance(process, ExactGP):
         return torch.zeros(0, 0), torch.zeros(0, 1)
     Y = raw_train_targets(process)
-    return of_first_member(inputs), of_first_member(Y)
+    return inputs[(0,) * (inputs.dim() - 2)], Y[(0,) * (Y.dim() - 2)]
 
 
 def transform_name(model: object) -> str:

@@ -97,14 +97,6 @@ def raw_train_inputs(model: object) -> Tensor | None:
     return inputs[0]
 
 
-def of_first_member(values: Tensor) -> Tensor:
-    """Return ``n x k`` values of a model, or of the first member of an ensemble.
-
-    The members share their training data, ``num_members x n x k``.
-    """
-    return values[(0,) * (values.dim() - 2)]
-
-
 def raw_width(model: object) -> int | None:
     """Return the number of columns of inputs before any input transform; None if unknown."""
     inputs = raw_train_inputs(model)
