@@ -62,6 +62,7 @@ from botorch_calib.models.process import (
 )
 from botorch_calib.models.requirements import check_process, check_same_width
 from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.optim.feasible_search import clearance
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.prediction import Spread
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
@@ -1024,15 +1025,6 @@ def spread_of(stated: CalibratedPosterior) -> Spread:
     At ``b`` single points, each of them has shape ``b``, in the dtype of ``stated``.
     """
     return Spread(*(at_points(values).to(stated.dtype) for values in stated.spread()))
-
-
-def clearance(dtype: torch.dtype) -> float:
-    """Return the smallest margin that a search accepts as certified, in standard deviations.
-
-    A posterior changes in the last digits of ``dtype`` when it is evaluated together with other
-    points, so a smaller margin might be negative in the next call.
-    """
-    return float(torch.finfo(dtype).eps) ** 0.5
 
 
 def _by_name(

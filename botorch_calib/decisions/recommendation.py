@@ -25,6 +25,7 @@ from botorch_calib.decisions import chance_constrained_search as search
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
+from botorch_calib.optim.feasible_search import evaluated
 from botorch_calib.optim.region import LinearConstraints
 
 # The largest number of competing points for whose selection a `Recommendation`'s statements are
@@ -147,7 +148,7 @@ def _in_the_way(
         return ""
     hopeful, is_expected = search.best_certified(acqf, search.LeastMargin(constraint, 0.5), place)
     X = hopeful.unsqueeze(-2)
-    value = search.evaluated(acqf, X).item()
+    value = evaluated(acqf, X).item()
     if value <= best:
         return ""
     with torch.no_grad():
@@ -203,10 +204,10 @@ def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place
             with manual_seed(0):
                 within += [region.sample(_RIVALS) for region in regions]
         X = torch.cat(within).squeeze(-2)
-    X = X[search.evaluated(margin, X.unsqueeze(-2)) >= 0.0]
+    X = X[margin.goal(acqf).margins(X.unsqueeze(-2)) >= 0.0]
     if not len(X):
         return X
-    values = search.evaluated(acqf, X.unsqueeze(-2))
+    values = evaluated(acqf, X.unsqueeze(-2))
     return X[values.topk(min(_RIVALS, len(X))).indices]
 
 

@@ -15,12 +15,8 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
-from botorch_calib.decisions.chance_constrained_search import (
-    LeastMargin,
-    Place,
-    best_certified,
-    known_points,
-)
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
+from botorch_calib.optim.feasible_search import known_points
 from botorch_calib.optim.region import Region
 
 # Number of points from which a search in a mixed space starts, and number of rounds that follow.
@@ -94,7 +90,7 @@ class MixedSpace:
         if not self.is_mixed:
             best, certified = best_certified(acqf, margin, self.place)
             return self.rounded(best), certified
-        pool = self.points(known_points(margin, self.region))
+        pool = self.points(known_points(margin.goal(acqf).known, self.region))
         best, certified = best_certified(acqf, margin, Place(None, pool))
         for _ in range(_ROUNDS):
             before = best
@@ -133,7 +129,7 @@ class MixedSpace:
             mean = PosteriorMean(objective, maximize=maximize)
             margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
             best = [self.best(mean, margin)[0] for margin in margins]
-            known = known_points(margins[0], self.region)
+            known = known_points(margins[0].goal(mean).known, self.region)
             place = Place(None, torch.cat([*best, self.points(known)]))
         searched = place.bounds, place.choices
         return recommend(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ def optimize_in_unit_box(
 
 
 class InUnitBox(AcquisitionFunction):
-    """Wraps an acquisition function: inputs are in the unit cube, values are divided by ``unit``.
+    """Wraps a function ``acqf``: inputs are in the unit cube, values are divided by ``unit``.
 
     BoTorch's search stops when the gradient is less than 1e-5. If the inputs ranged over 1e6, or
     the values over 1e-6, the search would stop at its starts. It is also slow if the ranges of the
@@ -90,7 +90,7 @@ class InUnitBox(AcquisitionFunction):
     The attribute ``bounds`` is the unit cube; columns of width 0 are fixed at 0.
     """
 
-    def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
+    def __init__(self, acqf: Callable[[Tensor], Tensor], bounds: Tensor, unit: Tensor) -> None:
         super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
         self.acqf, self.box, self.unit = acqf, bounds, unit
         self._log = is_logarithm(acqf)

@@ -33,6 +33,7 @@ from botorch_calib import (
 )
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.optim import feasible_search
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -289,7 +290,7 @@ def test_ends_of_a_search_that_violate_linear_constraints_are_drawn_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However it ends: at the far corner here."""
-    monkeypatch.setattr(search_module, "_maximize", lambda acqf, unit, region, X, *_: X * 0 + 1.0)
+    monkeypatch.setattr(feasible_search, "_maximize", lambda acqf, unit, region, X, *_: X * 0 + 1.0)
     linear = [(torch.tensor([0]), -torch.ones(1, dtype=torch.double), -0.5)]  # x_0 <= 0.5
     candidate, _, certified = optimize_chance_constrained(
         right(), constraint(upper=50.0), BOUNDS, inequality_constraints=linear

@@ -38,7 +38,6 @@ from botorch.utils.multi_objective.optimize import optimize_with_nsgaii
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
-from botorch_calib.decisions import chance_constrained_search
 from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search, _stored, ax_decisions
@@ -57,6 +56,7 @@ from botorch_calib.integrations.ax_decisions import (
     withdraw,
 )
 from botorch_calib.models import PartlyKnownNoiseGP
+from botorch_calib.optim import feasible_search
 from tests.integrations.test_ax import complete, not_optimised, quiet, short_search
 
 __all__ = ["not_optimised", "quiet", "short_search"]  # fixtures
@@ -77,7 +77,7 @@ pytestmark = [
 def few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Certified points are searched from 4 of 512 points to the end, in mixed spaces in turns."""
     monkeypatch.setattr(ax_decisions, "Place", partial(Place, **SEARCH))
-    monkeypatch.setattr(chance_constrained_search, "_MAX_ITERATIONS", 5)
+    monkeypatch.setattr(feasible_search, "_MAX_ITERATIONS", 5)
     monkeypatch.setattr(_mixed_search, "_POOL", 32)
     monkeypatch.setattr(_mixed_search, "_ROUNDS", 1)
 
@@ -514,7 +514,7 @@ def test_the_note_of_a_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     client = new_client(spaces, ["z <= 2"], evaluate)
     monkeypatch.setattr(_mixed_search, "_POOL", 8)
-    monkeypatch.setattr(chance_constrained_search, "_MAX_ITERATIONS", 100)
+    monkeypatch.setattr(feasible_search, "_MAX_ITERATIONS", 100)
     _, stated = recommendation(client)
     assert "the limits of 'z' exclude them" in stated.note
 

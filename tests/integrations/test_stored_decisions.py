@@ -16,7 +16,6 @@ from torch import Tensor
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
-    LeastOptimism,
     Place,
     best_certified,
 )
@@ -101,7 +100,8 @@ def test_an_ensemble_learns_beside_what_is_pending() -> None:
     place = Place(torch.tensor([[0.0], [1.0]], dtype=torch.double), num_restarts=2, raw_samples=32)
 
     def search(under: ChanceConstraint) -> tuple[Tensor, bool]:
-        return best_certified(LeastOptimism(under), LeastMargin(under), place)
+        margin = LeastMargin(under)
+        return best_certified(margin.promise, margin, place)
 
     first, certified = best(search, constraint, None)
     second, _ = best(search, constraint, first)
