@@ -26,7 +26,7 @@ from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansio
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, warn
 from botorch_calib.optim.batched_searches import Function
-from botorch_calib.optim.feasible_search import CHUNK, Goal, best_in, best_of
+from botorch_calib.optim.feasible_search import CHUNK, FeasibleSet, best_among, best_in_regions
 from botorch_calib.optim.region import LinearConstraints, Region
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -165,16 +165,16 @@ def best_certified(value: Function, margin: LeastMargin, place: Place) -> tuple[
     """
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
-    goal = margin.goal(value)
+    certified = margin.certified
     if place.choices is not None:
         choices = place.checked_choices()
         margin.check_points("choices", choices)
         with repeated_points():
-            return best_of(goal, choices.unsqueeze(-2))
+            return best_among(value, certified, choices.unsqueeze(-2))
     regions = place.regions()
     margin.check_points("bounds", regions[0].bounds)
     with repeated_points():
-        return best_in(goal, regions, count, num_samples)
+        return best_in_regions(value, certified, regions, count, num_samples)
 
 
 @contextmanager
@@ -201,8 +201,8 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
 class LeastMargin(AcquisitionFunction):
     """The margin of a constraint, in standard deviations of the outcome.
 
-    For several outcomes, the value is the smallest margin. Without a constraint, it is infinite.
-    ``confidence`` is the argument of `ChanceConstraint.margin`.
+    For several outcomes, the value is the smallest margin. Without a constraint all points are
+    `certified`, and there is no value. ``confidence`` is the argument of `ChanceConstraint.margin`.
     """
 
     def __init__(
@@ -212,12 +212,13 @@ class LeastMargin(AcquisitionFunction):
         self.constraint, self.confidence = constraint, confidence
         self.scale = torch.ones(()) if constraint is None else constraint.typical_deviation()
 
-    def goal(self, value: Function) -> Goal:
-        """Return the goal of a search for the certified point with the largest ``value``."""
+    @property
+    def certified(self) -> FeasibleSet:
+        """The certified points; all points without a constraint."""
         if self.constraint is None:
-            return Goal(value, self.promise)
+            return FeasibleSet()
         chunk = max(1, CHUNK // self.constraint.num_contexts)
-        return Goal(value, self.promise, self, self.constraint.known_decisions(), chunk)
+        return FeasibleSet(self, self.promise, self.constraint.known_decisions(), chunk)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d``, which errors call ``name``, suit the constraint."""
@@ -225,13 +226,12 @@ class LeastMargin(AcquisitionFunction):
             self.constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
-        if self.constraint is None:
-            return torch.full_like(X[:, 0, 0], torch.inf)
+        assert self.constraint is not None  # without one, every point is certified
         return self.constraint.margin(X, self.confidence) / self.scale
 
     def promise(self, X: Tensor) -> Tensor:
         """The `ChanceConstraint.optimism`, ``b``, in standard deviations of the outcome."""
-        assert self.constraint is not None  # without one, every point is certified
+        assert self.constraint is not None
         return self.constraint.optimism(X) / self.scale
 
 

@@ -824,8 +824,9 @@ class ChanceConstraint(DecisionAccount):
                 "Call `observe` of the constraint before anything else changes the calibrated "
                 "model. If constraints, or a constraint and an objective, share the model, make "
                 "one `ChanceConstraint` with all outcomes by name and all limits, or call `decide` "
-                "of each before the evaluation. If the model was refitted, call `observe` first, "
-                "then refit, then `with_model`."
+                "of each before the evaluation. If the model was refitted, call `observe` of the "
+                "constraint with the model before the refit now, then `with_model`; next time, "
+                "call `observe` before the refit."
             )
         raise InputDataError(
             f"{subject} was not decided about, and the model has been fitted to its outcome: a "

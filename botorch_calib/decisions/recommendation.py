@@ -204,7 +204,7 @@ def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place
             with manual_seed(0):
                 within += [region.sample(_RIVALS) for region in regions]
         X = torch.cat(within).squeeze(-2)
-    X = X[margin.goal(acqf).margins(X.unsqueeze(-2)) >= 0.0]
+    X = X[margin.certified.margins(X.unsqueeze(-2)) >= 0.0]
     if not len(X):
         return X
     values = evaluated(acqf, X.unsqueeze(-2))

@@ -90,7 +90,7 @@ class MixedSpace:
         if not self.is_mixed:
             best, certified = best_certified(acqf, margin, self.place)
             return self.rounded(best), certified
-        pool = self.points(known_points(margin.goal(acqf).known, self.region))
+        pool = self.points(known_points(margin.certified.known, self.region))
         best, certified = best_certified(acqf, margin, Place(None, pool))
         for _ in range(_ROUNDS):
             before = best
@@ -129,7 +129,7 @@ class MixedSpace:
             mean = PosteriorMean(objective, maximize=maximize)
             margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
             best = [self.best(mean, margin)[0] for margin in margins]
-            known = known_points(margins[0].goal(mean).known, self.region)
+            known = known_points(margins[0].certified.known, self.region)
             place = Place(None, torch.cat([*best, self.points(known)]))
         searched = place.bounds, place.choices
         return recommend(

@@ -78,8 +78,7 @@ class KnownData:
         return None
 
     def take_all(
-        self,
-        observations: Iterable[tuple[Sequence[float], float | None, int]],
+        self, observations: Iterable[tuple[Sequence[float], float | None, int]]
     ) -> list[bool]:
         """Call `take` for each triple ``(point, y, side)``; return its results in the given order.
 

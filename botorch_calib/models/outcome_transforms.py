@@ -24,11 +24,7 @@ from botorch.models.transforms.outcome import (
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib.models.process import (
-    like,
-    observed_process,
-    raw_train_inputs,
-)
+from botorch_calib.models.process import like, observed_process, raw_train_inputs
 from botorch_calib.posteriors import OutcomeMap
 from botorch_calib.posteriors.outcome_maps import Affine
 

@@ -428,10 +428,10 @@ def _in_common_units(
 def noise_at(process: Any, inputs: Tensor) -> Tensor | None:
     """Return the noise variance of new observations in the space of the targets.
 
-    ``inputs``, ``... x q x d``, are transformed points, including any task column. The result can
-    be broadcast to ``... x q x 1``; it is None if only BoTorch can compute the noise. (BoTorch's
-    posteriors differ: they add given noise twice if part of the noise is learned, and do not add
-    the noise of an outlier-robust model.)
+    ``inputs``, ``... x q x d``, are transformed points, including any task column; for an ensemble,
+    ``...`` ends with a dimension of members. The result can be broadcast to ``... x q x 1``; it is
+    None if only BoTorch can compute the noise. (BoTorch's posteriors differ: they add given noise
+    twice if part of the noise is learned, and do not add the noise of an outlier-robust model.)
     """
     if isinstance(process, MultiTaskGPyTorchModel):  # each task may have different noise
         return _given_noise_by_task(process, inputs)
@@ -461,11 +461,10 @@ def constant_noise(likelihood: Likelihood) -> Tensor | None:
 def _given_noise_by_task(model: Any, inputs: Tensor) -> Tensor | None:
     """Return, for each row of ``inputs``, the mean of the noise variances given for its task.
 
-    ``inputs`` are as in `noise_at`. The result, ``... x q x 1``, has a dimension of members before
-    ``q`` for an ensemble, and is None if the noise is learned. BoTorch's posteriors contain the
-    same noise, with two exceptions up to version 0.18.1: a model that is conditioned on batches
-    raises an error, and the noise of a task without observations is NaN. Here the noise of such a
-    task is the mean over the observations of all tasks.
+    ``inputs`` are as in `noise_at`. The result is ``... x q x 1``, or None if the noise is learned.
+    BoTorch's posteriors contain the same noise, with two exceptions up to version 0.18.1: a model
+    that is conditioned on batches raises an error, and the noise of a task without observations is
+    NaN. Here the noise of such a task is the mean over the observations of all tasks.
     """
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return None

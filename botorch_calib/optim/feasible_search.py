@@ -1,9 +1,10 @@
-"""`best_in`: maximises a function over the feasible points, where a margin is at least 0.
+"""`best_in_regions`: maximises a function over the points where another function is large enough.
 
-The margin is another function of the point. The feasible set is unknown in advance, and may be tiny
-and of any shape. So the search first looks for feasible points, by sampling and then by maximising
-the margin. It climbs from the best of these points, and checks once more that the result is
-feasible.
+The other function is called the margin, and points whose margin is at least `clearance` are called
+feasible. (Linear constraints belong to a `Region`.) The feasible set is unknown in advance, and may
+be tiny and of any shape. So the search first looks for feasible points, by sampling and then by
+maximising the margin. It climbs from the best of these points, and checks once more that the result
+is feasible.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
 _MAX_ITERATIONS = 100
 
 
-class Goal(NamedTuple):
-    """What a search maximises: functions of points ``b x 1 x d`` with values ``b``."""
+class FeasibleSet(NamedTuple):
+    """The points with a large enough margin; by default all points.
 
-    value: Function  # is maximised over the feasible points
-    promise: Function  # is maximised instead if no feasible point is found
-    # A point is feasible if its margin, a number of order 1, is at least `clearance`; None if all
-    # points are feasible.
-    margin: Function | None = None
+    ``margin`` and ``promise`` map points ``b x 1 x d`` to values ``b``.
+    """
+
+    margin: Function | None = None  # of order 1; None if all points are feasible
+    promise: Function | None = None  # is maximised if no feasible point is found
     known: Sequence[Tensor] = ()  # points ``n x d``, which may be the only feasible points
-    chunk: int = CHUNK  # the largest number of points whose margins are evaluated at a time
+    chunk: int = CHUNK  # largest number of points at which both are evaluated at a time
 
     def margins(self, X: Tensor) -> Tensor:
         """Return the margins ``b`` of points ``b x 1 x d``, infinite if all are feasible."""
@@ -50,39 +51,52 @@ class Goal(NamedTuple):
             return torch.full_like(X[:, 0, 0], torch.inf)
         return evaluated(self.margin, X, self.chunk)
 
-    def feasible(self, X: Tensor) -> Tensor:
+    def contains(self, X: Tensor) -> Tensor:
         """Return whether each of the points ``b x 1 x d`` is feasible, a boolean tensor ``b``."""
         return self.margins(X) >= clearance(X.dtype)
+
+    def promises(self, X: Tensor) -> Tensor:
+        """Return the promise ``b`` of points ``b x 1 x d``, none of which is feasible."""
+        assert self.promise is not None
+        return evaluated(self.promise, X, self.chunk)
 
 
 def clearance(dtype: torch.dtype) -> float:
     """Return the smallest margin that a search accepts as feasible.
 
-    A posterior changes in the last digits of ``dtype`` when it is evaluated together with other
+    A model's values change in the last digits of ``dtype`` when it is evaluated together with other
     points, so a smaller margin might be negative in the next call.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
 
 
-def best_of(goal: Goal, X: Tensor) -> tuple[Tensor, bool]:
-    """Return the best feasible one of the points ``X``, ``b x 1 x d``, as ``1 x d``, and True.
+def best_among(value: Function, feasible: FeasibleSet, X: Tensor) -> tuple[Tensor, bool]:
+    """Return the feasible point with the largest ``value``, ``1 x d``, and True.
 
-    If none is feasible, return the point with the largest promise, and False.
+    The points ``X`` are ``b x 1 x d``, with ``b >= 1``. If none is feasible, return the point with
+    the largest promise, and False.
     """
-    feasible = goal.feasible(X)
-    if not bool(feasible.any()):
-        return X[evaluated(goal.promise, X, goal.chunk).argmax()], False
-    inside = X[feasible]
-    return inside[evaluated(goal.value, inside).argmax()], True
+    is_feasible = feasible.contains(X)
+    if not bool(is_feasible.any()):
+        return X[feasible.promises(X).argmax()], False
+    inside = X[is_feasible]
+    return inside[evaluated(value, inside).argmax()], True
 
 
-def best_in(
-    goal: Goal, regions: Sequence[Region], num: int, raw_samples: int
+@torch.enable_grad()
+def best_in_regions(
+    value: Function,
+    feasible: FeasibleSet,
+    regions: Sequence[Region],
+    num: int,
+    raw_samples: int,
 ) -> tuple[Tensor, bool]:
-    """Return the best feasible point of several regions, ``1 x d``, and True.
+    """Return the feasible point with the largest ``value``, ``1 x d``, and True.
 
-    If no feasible point is found, return the point with the largest promise, and False. In each
-    region the search samples ``raw_samples`` points, and climbs from up to ``num`` of them.
+    If no feasible point is found, return the point with the largest promise, and False. There is at
+    least one region. In each region, ``raw_samples`` points are sampled. Up to ``num`` climbs start
+    from these points, the known points and, if few of these are feasible, points with large margins
+    that climbs of the margin find.
 
     Raises:
         InfeasibilityError: If no region has a point that meets its linear constraints.
@@ -90,51 +104,55 @@ def best_in(
     found: list[Tensor] = []
     for region in regions:
         try:
-            found.append(_search(goal, region, num, raw_samples))
+            found.append(_search(value, feasible, region, num, raw_samples))
         except InfeasibilityError:
             if region is regions[-1] and not found:
                 raise
-    return best_of(goal, torch.cat(found))
+    return best_among(value, feasible, torch.cat(found))
 
 
-def _search(goal: Goal, region: Region, num: int, raw_samples: int) -> Tensor:
+def _search(
+    value: Function, feasible: FeasibleSet, region: Region, num: int, raw_samples: int
+) -> Tensor:
     """Return the ends of climbs in a region and their starts, ``b x 1 x d``.
 
     The climbs from up to ``num`` feasible points increase the value. If no point is feasible,
     climbs increase the promise instead.
     """
-    pool, values = _pool(goal, region, num, raw_samples)
-    feasible = values >= clearance(pool.dtype)
-    if not bool(feasible.any()):
-        promises = evaluated(goal.promise, pool, goal.chunk)
-        best = pool[promises.topk(min(num, len(pool))).indices]
-        climbed = region.placed(_maximize(goal.promise, torch.ones_like(values[0]), region, best))
-        return torch.cat([best, climbed])
-    inside = pool[feasible]
-    gains = evaluated(goal.value, inside)
-    starts = _starts(inside, gains, num)
-    unit = _unit_of_values(goal.value, region, starts, gains)
-    return torch.cat([starts, _climb(goal, unit, region, starts)])
+    pool, margins = _pool(feasible, region, num, raw_samples)
+    is_feasible = margins >= clearance(pool.dtype)
+    if not bool(is_feasible.any()):
+        assert feasible.promise is not None
+        best = pool[feasible.promises(pool).topk(min(num, len(pool))).indices]
+        ends = _maximize(feasible.promise, torch.ones_like(margins[0]), region, best)
+        return torch.cat([best, region.placed(ends)])
+    inside = pool[is_feasible]
+    values = evaluated(value, inside)
+    starts = _starts(inside, values, num)
+    unit = _unit_of_values(value, region, starts, values)
+    return torch.cat([starts, _climb(value, feasible, unit, region, starts)])
 
 
-def _pool(goal: Goal, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
+def _pool(
+    feasible: FeasibleSet, region: Region, num: int, raw_samples: int
+) -> tuple[Tensor, Tensor]:
     """Return possible starts ``b x 1 x d`` of a climb, and their margins ``b``.
 
     The starts are samples and known points and, if few of these are feasible, also maximisers of
     the margin and samples around them.
     """
-    pool = torch.cat([region.sample(raw_samples), known_points(goal.known, region)])
+    pool = torch.cat([region.sample(raw_samples), known_points(feasible.known, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
-    values = goal.margins(pool)
-    share = (values >= clearance(pool.dtype)).double().mean()
-    if goal.margin is None or bool(share >= _RARE):
-        return pool, values
-    best = pool[values.topk(min(num, len(pool))).indices]
-    climbed = region.placed(_maximize(goal.margin, torch.ones_like(values[0]), region, best))
-    peaks = torch.cat([best, climbed])
-    more = torch.cat([climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
-    return torch.cat([pool, more]), torch.cat([values, goal.margins(more)])
+    margins = feasible.margins(pool)
+    share = (margins >= clearance(pool.dtype)).double().mean()
+    if feasible.margin is None or bool(share >= _RARE):
+        return pool, margins
+    best = pool[margins.topk(min(num, len(pool))).indices]
+    ends = region.placed(_maximize(feasible.margin, torch.ones_like(margins[0]), region, best))
+    peaks = torch.cat([best, ends])
+    more = torch.cat([ends, region.around(peaks, max(1, raw_samples // len(peaks)))])
+    return torch.cat([pool, more]), torch.cat([margins, feasible.margins(more)])
 
 
 def known_points(known: Sequence[Tensor], region: Region) -> Tensor:
@@ -144,8 +162,7 @@ def known_points(known: Sequence[Tensor], region: Region) -> Tensor:
     for own in known:
         if own.shape[-1] == width:
             points.append(region.placed(own.to(region.bounds).unsqueeze(-2)))
-    # The models of several outcomes share most inputs, so drop duplicates.
-    return torch.cat(points).unique(dim=0)
+    return torch.cat(points).unique(dim=0)  # points may be repeated
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
@@ -184,18 +201,20 @@ def _unit_of_values(function: Function, region: Region, starts: Tensor, values: 
     return torch.where(scale > 0.0, scale, torch.ones_like(scale))
 
 
-def _climb(goal: Goal, unit: Tensor, region: Region, starts: Tensor) -> Tensor:
+def _climb(
+    value: Function, feasible: FeasibleSet, unit: Tensor, region: Region, starts: Tensor
+) -> Tensor:
     """Return the ends of climbs, each moved back towards its feasible start until it is feasible.
 
     SLSQP meets constraints only up to a tolerance, and sometimes ends far outside.
     """
-    ends = _maximize(goal.value, unit, region, starts, goal.margin)
+    ends = _maximize(value, unit, region, starts, feasible.margin)
     if region.equal:  # project the ends onto these, unless that breaks other constraints
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
-    meets = (goal.feasible(points) & region.allows(points)).view(len(_BACKWARD), len(starts))
+    meets = (feasible.contains(points) & region.allows(points)).view(len(_BACKWARD), len(starts))
     meets[-1] = True  # the starts themselves
     first = meets.double().argmax(dim=0)
     return drawn[first, torch.arange(len(starts), device=starts.device)]

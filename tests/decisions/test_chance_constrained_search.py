@@ -33,7 +33,6 @@ from botorch_calib import (
 )
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.optim import feasible_search
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -284,18 +283,6 @@ def test_units_of_the_acquisition_do_not_matter(scale: float, linear: bool) -> N
 
     for ours, reference in zip(found(scale), found(1.0), strict=True):
         assert_close(ours, reference, rtol=0, atol=1e-4)
-
-
-def test_ends_of_a_search_that_violate_linear_constraints_are_drawn_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However it ends: at the far corner here."""
-    monkeypatch.setattr(feasible_search, "_maximize", lambda acqf, unit, region, X, *_: X * 0 + 1.0)
-    linear = [(torch.tensor([0]), -torch.ones(1, dtype=torch.double), -0.5)]  # x_0 <= 0.5
-    candidate, _, certified = optimize_chance_constrained(
-        right(), constraint(upper=50.0), BOUNDS, inequality_constraints=linear
-    )
-    assert certified and candidate[0, 0].item() <= 0.5 + 1e-8
 
 
 def to_the_left(beyond: float, X: Tensor) -> Tensor:
