@@ -221,7 +221,10 @@ class DecisionAccount:
 
     #: What users should do about pending decisions, as a part of a sentence in warnings. Clients
     #: override it with the names of their own calls.
-    remedy = "`observe` them, and `withdraw` points that were never run"
+    remedy = (
+        "`observe` them at the points in `decisions`, even if a setting was read back with another "
+        "value, and `withdraw` points that were never run"
+    )
 
     def __init__(
         self,
