@@ -10,12 +10,18 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.decisions import faults_and_small_sets, limits_and_workers, real_limits
+from benchmarks.decisions import (
+    faults_and_small_sets,
+    limits_and_workers,
+    random_functions,
+    real_limits,
+)
 from benchmarks.decisions.suites import (
     BBOB_CONSTRAINED,
     BUDGET,
     FAULTS,
     FURTHER,
+    RANDOM,
     REAL,
     SMALL_SETS,
 )
@@ -39,6 +45,7 @@ SUITES: tuple[tuple[Suite[Any, Any], list[str]], ...] = (
     (REAL, [task.outcome.name for task in real_limits.TASKS]),
     (FURTHER, [*limits_and_workers.CASES]),
     (SMALL_SETS, [*faults_and_small_sets.SMALL_SETS]),
+    (RANDOM, [*random_functions.RELATIONS]),
     (BBOB_CONSTRAINED, []),  # without the earlier rule, in the second table alone
 )
 HEAD = ["problems", "method", "pairs", "violated, %", "before", "certified, %", "before"]
