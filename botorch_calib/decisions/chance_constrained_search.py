@@ -46,7 +46,6 @@ class ChanceConstrainedCandidate(NamedTuple):
     certified: bool
 
 
-@torch.enable_grad()
 def optimize_chance_constrained(
     acq_function: AcquisitionFunction,
     constraint: ChanceConstraint,

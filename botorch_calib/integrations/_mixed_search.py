@@ -77,7 +77,6 @@ class MixedSpace:
         """The points ``n x d`` that the client would run in place of ``X``."""
         return X if self.rounding is None else self.rounding(X)
 
-    @torch.enable_grad()
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
         """Find the best certified point; return a point ``1 x d``, and whether it is certified.
 

@@ -173,7 +173,7 @@ def factor_of(model: ExactGP) -> Factor | None:
     if model.training:
         model.eval()  # transforms the training inputs
     state, known = ModelState(model), _KNOWN.get(model)
-    kept = model.prediction_strategy  # GPyTorch sets it to None in training mode, and on loading
+    kept = model.prediction_strategy  # None in training mode, and after a state is loaded
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
         if kept is None or not _agrees(kept, factor):

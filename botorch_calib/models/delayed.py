@@ -18,12 +18,7 @@ from torch import Tensor
 from botorch_calib._validation import check_limit, check_one_of, check_positive
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import has_affine_outcomes, transform_name
-from botorch_calib.models.process import (
-    batch_of_models,
-    kind_of,
-    like,
-    observed_process,
-)
+from botorch_calib.models.process import batch_of_models, kind_of, like, observed_process
 from botorch_calib.models.requirements import check_base, check_process
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.models.wrapper import standardized_gp

@@ -1,4 +1,4 @@
-"""Recognise observations that a model's data or its pending points already contain."""
+"""Recognise observations that a model's data already contain, and observed pending points."""
 
 from __future__ import annotations
 

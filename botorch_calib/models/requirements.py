@@ -19,11 +19,7 @@ from botorch_calib.models.outcome_transforms import (
     has_affine_outcomes,
     transform_name,
 )
-from botorch_calib.models.process import (
-    kind_of,
-    likelihood_of,
-    raw_width,
-)
+from botorch_calib.models.process import kind_of, likelihood_of, raw_width
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:

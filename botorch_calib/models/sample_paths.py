@@ -24,11 +24,7 @@ from torch import Size, Tensor
 from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.outcome_transforms import has_affine_outcomes
 from botorch_calib.models.predict import predict, slots_of
-from botorch_calib.models.process import (
-    batch_of_models,
-    raw_train_inputs,
-    with_own_hyperparameters,
-)
+from botorch_calib.models.process import batch_of_models, raw_train_inputs, with_own_hyperparameters
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior

@@ -166,7 +166,7 @@ def known_points(known: Sequence[Tensor], region: Region) -> Tensor:
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
-    """Return at most ``num`` points from ``inside``: the best, and others with large ``values``."""
+    """Return at most ``num`` points of ``inside``: the best point, others with large ``values``."""
     if len(inside) <= num:
         return inside
     with warnings.catch_warnings():
@@ -192,9 +192,8 @@ def _unit_of_values(function: Function, region: Region, starts: Tensor, values: 
     small if they are local maxima).
     """
     values = _finite(values)
-    with torch.enable_grad():
-        X = starts.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(function(X).sum(), X)
+    X = starts.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(X).sum(), X)
     slopes = (gradient * (region.bounds[1] - region.bounds[0])).norm(dim=-1)
     slope = slopes.nan_to_num(nan=0.0, posinf=0.0).median()
     scale = torch.maximum(values.max() - values.median(), slope)
