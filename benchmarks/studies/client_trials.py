@@ -28,7 +28,7 @@ from botorch.utils.sampling import manual_seed
 from benchmarks.framework.markdown import table
 from benchmarks.studies.command_line import run_study
 
-SEEDS = range(33000, 33001)
+SEEDS = range(33000, 33003)
 COMMAND = "python -m benchmarks.studies.client_trials"
 AROUND, REACH = (20, 40, 60), 2
 CATEGORIES, COUNTS = ("u", "v", "w"), range(11)
