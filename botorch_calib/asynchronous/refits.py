@@ -1,7 +1,7 @@
 """Models of a ledger: fitted on a schedule, then conditioned on later values and imputed values.
 
 Imputed values replace the missing values of failed and pending queries. A fit to ``n`` values needs
-at least a hundred factorizations, each ``O(n^3)``; conditioning on one more value takes ``O(n^2)``.
+dozens of factorizations, each ``O(n^3)``; conditioning on one more value takes ``O(n^2)``.
 Fits and their starting points depend only on the values and their order, so a resumed run repeats
 the same computations.
 """

@@ -1,8 +1,8 @@
-"""`MarginalLikelihood`: the likelihood of BoTorch's default process and its gradient, closed forms.
+"""`MarginalLikelihood`: the likelihood of BoTorch's default process, and its gradient, by formulas.
 
-GPyTorch's likelihood and its derivatives by autograd take some two hundred operations, which cost
-more than the factorization if data are few. The closed forms take about forty. With up to 100 data
-an evaluation takes a fifth of the time, and with 500 data a third (`benchmarks/tables/perf.md`).
+GPyTorch's likelihood and its derivatives by autograd take 157 operations, which cost more than the
+factorization if data are few. The formulas take 46. With up to 100 data an evaluation takes a fifth
+of the time, and with 500 data a third (`docs/results/simpler_forms.md`).
 """
 
 from __future__ import annotations
