@@ -17,7 +17,7 @@ confidence bound is two deviations from the mean. The plain process predicts the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
 from typing import Any
@@ -51,6 +51,7 @@ class Algorithm4Strategy(AcquisitionStrategy):
 
     splits: str = "loo"
     trained: bool = False
+    earlier: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
         gp, calibrator = self.update_gp(X, Y), self.made()
@@ -68,18 +69,22 @@ class Algorithm4Strategy(AcquisitionStrategy):
         assert isinstance(calibrator, RecalibratedCdf)
         return calibrator
 
-    @torch.no_grad()
     def trained_residuals(self, X: Tensor, Y: Tensor, first: int) -> Tensor:
         """Standardised residuals from row ``first`` on, each from a process fitted to its split."""
-        bounds, rows = self.problem.bounds_tensor(), torch.arange(len(X))
-        residuals = []
-        for i in range(first, len(X)):
-            train = rows != i if self.splits == "loo" else rows < i
-            with torch.enable_grad():
-                gp = self.problem.surrogate(X[train], Y[train], bounds, 0, None)
-            posterior = gp.posterior(X[i : i + 1], observation_noise=True)
-            residuals.append((Y[i] - posterior.mean[0]) / posterior.variance[0].sqrt())
-        return torch.cat(residuals)
+        rows = torch.arange(len(X))
+        if self.splits == "loo":
+            return torch.cat([self.trained_residual(X, Y, i, rows != i) for i in range(len(X))])
+        # A later step has the same splits in time, and one more.
+        for i in range(first + len(self.earlier), len(X)):
+            self.earlier.append(self.trained_residual(X, Y, i, rows < i))
+        return torch.cat(self.earlier)
+
+    @torch.no_grad()
+    def trained_residual(self, X: Tensor, Y: Tensor, i: int, train: Tensor) -> Tensor:
+        with torch.enable_grad():
+            gp = self.problem.surrogate(X[train], Y[train], self.problem.bounds_tensor(), 0, None)
+        posterior = gp.posterior(X[i : i + 1], observation_noise=True)
+        return (Y[i] - posterior.mean[0]) / posterior.variance[0].sqrt()
 
 
 class GPyOptSearch(AcquisitionStrategy):

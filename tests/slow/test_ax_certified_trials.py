@@ -187,4 +187,5 @@ def test_sixty_trials(tmp_path: Path) -> None:
         assert all(0.1 <= a <= 1.2 for a in later)
         assert ax_decisions.last_safe(client) is not None
         violated, observed = violated + V, observed + T - out
+    print(f"violated: {violated} of {observed}")
     assert violated <= most_violations(observed)

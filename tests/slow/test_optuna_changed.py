@@ -93,4 +93,5 @@ def test_books_are_kept_through_kills_and_another_range(tmp_path: Path) -> None:
         total["violated"] += violated
     num = total["certified"]
     assert num > 80
-    assert total["violated"] <= most_violations(num), total
+    print(f"violated: {total['violated']} of {num}")
+    assert total["violated"] <= most_violations(num)

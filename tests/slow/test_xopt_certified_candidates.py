@@ -109,4 +109,5 @@ def test_three_runs(tmp_path: Path) -> None:
         assert account == [T, V, out]
         assert V + out <= Budget(0.9).bound(T)
         certified, violated = certified + T - out, violated + V
+    print(f"violated: {violated} of {certified}")
     assert certified > 120 and violated <= most_violations(certified)
