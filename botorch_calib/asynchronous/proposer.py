@@ -108,7 +108,7 @@ class DelayAwareProposer:
             returns a fitted model, in any precision, calibrated or not. If the function has a
             parameter ``Yvar`` and the ledger has noise variances, it gets these too (``n x 1``, NaN
             if unknown). The default fits a ``SingleTaskGP`` with normalized inputs and standardized
-            outcomes, and uses ``Yvar``. With at least 100 values, its search for hyperparameters
+            outcomes, and uses ``Yvar``. With at least 500 values, its search for hyperparameters
             starts from the result for about the first half of the values.
         num_initial: Least number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Candidate points that replace the box, ``n x d``, as a tensor or as lists.

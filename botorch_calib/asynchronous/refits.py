@@ -44,8 +44,9 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 # The first fit needs two values, as a single value has no standard deviation.
 FIRST_FIT = 2
 # With at least this many values, a fit starts from the result of an earlier fit. With fewer values,
-# a fit is cheap, and the best hyperparameters may be far from the earlier result.
-LEAST_FOR_WARM_START = 100
+# a fit takes less time than the queries until the next fit (`docs/results/simpler_forms.md`), and
+# the best hyperparameters may be far from the earlier result.
+LEAST_FOR_WARM_START = 500
 # A warm-started fit stops once an iteration decreases the objective by less than this fraction.
 # L-BFGS-B's default, 2e-9, gains a few tenths of log likelihood, but takes two to ten times as many
 # evaluations.
@@ -241,9 +242,9 @@ class WarmStartedFit:
 
     A warm start begins at the hyperparameters of an earlier fit to about the first half of the
     values: to the last number of values in the schedule ``refit_every`` that is at most half of
-    them. The earlier fit is repeated for this purpose, and may have a warm start itself. All
-    earlier fits together take a seventh of the time of the last fit. The model is on the device of
-    the box ``bounds``, ``2 x d``. The ``seed`` matters only if a fit fails and is tried again.
+    them. The earlier fit is repeated for this purpose, and may have a warm start itself. The model
+    is on the device of the box ``bounds``, ``2 x d``. The ``seed`` matters only if a fit fails and
+    is tried again.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:

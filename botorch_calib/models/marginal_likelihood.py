@@ -1,8 +1,7 @@
 """`MarginalLikelihood`: the likelihood of BoTorch's default process, and its gradient, by formulas.
 
 GPyTorch's likelihood and its derivatives by autograd take 157 operations, which cost more than the
-factorization if data are few. The formulas take 46. With up to 100 data an evaluation takes a fifth
-of the time, and with 500 data a third (`docs/results/simpler_forms.md`).
+factorization if data are few. The formulas take 46 operations (`docs/results/simpler_forms.md`).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean
@@ -52,7 +52,7 @@ def log_likelihood(
     """
     Z = X / at.lengthscales.unsqueeze(-2)
     norms = Z.square().sum(dim=-1, keepdim=True)
-    squares = torch.baddbmm(norms + norms.mT, Z, Z.mT, alpha=-2.0).clamp_min_(0.0)
+    squares = torch.baddbmm(norms + norms.mT, Z, Z.mT, alpha=-2.0)
     squares.diagonal(dim1=-2, dim2=-1).zero_()
     K = squares.mul_(-0.5).exp_() * at.outputscale.unsqueeze(-1)
     unknown = noise.isnan()
@@ -89,43 +89,46 @@ class MarginalLikelihood:
     """The log marginal likelihood with priors, as a function of rows of hyperparameters.
 
     A row has ``p = 3 + d`` columns: the mean, and the logarithms of the noise variance, of the
-    outputscale and of the lengthscales. All models of a batch must have the same data.
+    outputscale and of the lengthscales.
 
     Args:
-        model: A ``SingleTaskGP`` of one outcome with a ``ConstantMean``, given or learned Gaussian
-            noise, and an ``RBFKernel`` with a lengthscale for each input, in a ``ScaleKernel`` or
-            not. Each prior must be a ``LogNormalPrior`` or a ``GammaPrior``.
+        model: A ``SingleTaskGP`` of one outcome, or a batch of these with the same data, which is
+            set to training mode. It has a ``ConstantMean``, given or learned Gaussian noise, and an
+            ``RBFKernel`` with a lengthscale for each input, in a ``ScaleKernel`` or not. All
+            hyperparameters are learned. Constraints have no transforms, and each prior is a
+            ``LogNormalPrior`` or a ``GammaPrior``.
 
     Attributes:
         start: The hyperparameters of each model of the batch, ``b x p``.
-        bounds: The least and the largest value in each column, ``2 x p``. They are equal where the
-            model has no such hyperparameter, or does not learn it.
+        bounds: The least and the largest value in each column, ``2 x p``. Both are 0 if the model
+            has no such hyperparameter.
 
     Raises:
         UnsupportedError: If the model has other parts.
     """
 
     def __init__(self, model: Any) -> None:
-        Y, noise = model.train_targets, model.likelihood.noise_covar.noise
+        self._parts = _parts(model)
+        model.train()  # in evaluation mode, BoTorch's models have transformed inputs
+        X, Y, noise = model.train_inputs[0], model.train_targets, model.likelihood.noise_covar.noise
         if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
             noise = torch.full_like(Y, torch.nan)
         with torch.no_grad():
-            X = model.transform_inputs(model.train_inputs[0])
-            # The data of the first model. In double precision, as L-BFGS-B compares likelihoods.
-            X = X.reshape(-1, *X.shape[-2:])[0].double()
-            Y, noise = (each.reshape(-1, len(X))[0].double() for each in (Y, noise))
-        self._data = X - X.mean(dim=0), Y, noise
-        self._parts = _parts(model, X.shape[-1])
-        num = model.train_targets.shape[:-1].numel()
-        columns = [part.columns(num) for part in self._parts]
+            X = model.transform_inputs(X)
+        X, Y = X.reshape(-1, *X.shape[-2:]), Y.reshape(-1, X.shape[-2])
+        if bool((X != X[:1]).any()) or bool((Y != Y[:1]).any()):
+            raise UnsupportedError("All models of the batch must have the same data.")
+        self._data = X[0] - X[0].mean(dim=0), Y[0], noise.reshape(-1, Y.shape[-1])[0]
+        columns = [part.columns(len(Y)) for part in self._parts]
         self.start, self.bounds, self._prior = (
             np.concatenate(each, axis=-1) for each in zip(*columns, strict=True)
         )
 
     def __call__(self, rows: Array) -> tuple[Array, Array]:
-        """Return log likelihoods ``k`` and their gradients ``k x p`` at ``rows``, ``k x p``.
+        """Return the log likelihoods ``k`` and their gradients ``k x p`` at ``rows``, ``k x p``.
 
-        Both may be NaN or infinite, in particular if a covariance has no Cholesky factor.
+        They are computed in double precision. Both may be NaN or infinite, in particular if a
+        covariance has no Cholesky factor.
         """
         X, Y, noise = self._data
         with np.errstate(over="ignore", invalid="ignore"), torch.no_grad():
@@ -153,6 +156,21 @@ class _Part(NamedTuple):
     name: str
     width: int = 1
 
+    @property
+    def raw(self) -> Any:
+        """The parameter, which equals the hyperparameter (None without a module)."""
+        return getattr(self.module, f"raw_{self.name}", None)
+
+    @property
+    def constraint(self) -> Any:
+        """The constraint (None if there is none)."""
+        return getattr(self.module, f"raw_{self.name}_constraint", None)
+
+    @property
+    def prior(self) -> Any:
+        """The prior (None if there is none)."""
+        return getattr(self.module, f"{self.name}_prior", None)
+
     def columns(self, num: int) -> tuple[Array, Array, Array]:
         """Return the values of ``num`` models, their bounds, and the coefficients of their prior.
 
@@ -161,79 +179,79 @@ class _Part(NamedTuple):
         """
         if self.module is None:
             return np.zeros((num, self.width)), np.zeros((2, self.width)), np.zeros((5, self.width))
-        start = self._read(getattr(self.module, self.name)).reshape(num, self.width)
-        raw = f"raw_{self.name}"
-        constraint = self.module.constraint_for_parameter_name(raw)
         bounds = np.tile([[-np.inf], [np.inf]], (1, self.width))
-        if not getattr(self.module, raw).requires_grad:
-            bounds[:] = start[0]
-        elif constraint is not None:
-            bounds[0] = self._read(constraint.lower_bound).reshape(-1)
-            bounds[1] = self._read(constraint.upper_bound).reshape(-1)
-        prior = _coefficients(getattr(self.module, f"{self.name}_prior", None))
-        return start, bounds, np.tile(prior, (1, self.width))
+        if self.constraint is not None:
+            bounds[0] = self._read(self.constraint.lower_bound).reshape(-1)
+            bounds[1] = self._read(self.constraint.upper_bound).reshape(-1)
+        start = self._read(self.raw).reshape(num, self.width)
+        return start, bounds, _coefficients(self.prior, self.width)
 
     def set(self, values: Array) -> None:
-        """Set the hyperparameter of all models, unless it is absent or not learned."""
-        if self.module is not None and getattr(self.module, f"raw_{self.name}").requires_grad:
-            values = values if self.name == "constant" else np.exp(values)
-            own = getattr(self.module, self.name)
-            every = torch.from_numpy(values).to(own).repeat(own.numel() // self.width)
-            setattr(self.module, self.name, every.reshape(own.shape))
+        """Set the hyperparameter of all models, if there is a module."""
+        if self.module is not None:
+            every = torch.from_numpy(values if self.name == "constant" else np.exp(values))
+            raw = self.raw.data
+            raw.copy_(every.to(raw).repeat(raw.numel() // self.width).reshape(raw.shape))
 
     def _read(self, value: Tensor) -> Array:
         """Return a value of the hyperparameter on the scale of the columns."""
-        values = value.detach().double().cpu().numpy()
+        values: Array = value.detach().double().cpu().numpy()
         with np.errstate(divide="ignore"):
             return values if self.name == "constant" else np.log(values)
 
 
-def _parts(model: Any, d: int) -> list[_Part]:
-    """Return the parts of a row of hyperparameters, of a model with ``d`` inputs."""
+def _parts(model: Any) -> list[_Part]:
+    """Return the parts of a row of hyperparameters of a model."""
+    _check(isinstance(model, SingleTaskGP) and model.num_outputs == 1, "a model of one outcome")
     mean, kernel, likelihood = model.mean_module, model.covar_module, model.likelihood
     scale, noise = None, likelihood.noise_covar
-    if isinstance(kernel, ScaleKernel):
+    if isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
         scale, kernel = kernel, kernel.base_kernel
     if isinstance(likelihood, PartlyKnownNoiseLikelihood):
         noise = noise.unknown
     elif isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise = None
-    is_default = (
-        isinstance(mean, ConstantMean)
-        and type(kernel) is RBFKernel
-        and kernel.active_dims is None
-        and kernel.lengthscale.shape[-1] == d
-        and isinstance(likelihood, GaussianLikelihood | FixedNoiseGaussianLikelihood)
-    )
+    d, num = model.train_inputs[0].shape[-1], model.train_targets.shape[:-1].numel()
     parts = [
         _Part(mean, "constant"),
         _Part(noise, "noise"),
         _Part(scale, "outputscale"),
         _Part(kernel, "lengthscale", d),
     ]
-    known = {id(getattr(part.module, f"raw_{part.name}", None)) for part in parts}
-    priors = {id(getattr(part.module, f"{part.name}_prior", None)) for part in parts}
-    others = [value for value in model.parameters() if id(value) not in known]
-    others += [prior for _, _, prior, *_ in model.named_priors() if id(prior) not in priors]
-    if not is_default or others or model.num_outputs > 1:
-        raise UnsupportedError(
-            "The closed form is for a `SingleTaskGP` of one outcome with a `ConstantMean`, an "
-            "`RBFKernel` with one lengthscale for each input, and Gaussian noise."
-        )
+    _check(type(mean) is ConstantMean, "a `ConstantMean`")
+    _check(type(kernel) is RBFKernel and kernel.active_dims is None, "an `RBFKernel` of all inputs")
+    gaussian = GaussianLikelihood, FixedNoiseGaussianLikelihood, PartlyKnownNoiseLikelihood
+    _check(type(likelihood) in gaussian, "given or learned Gaussian noise")
+    own = [part for part in parts if part.module is not None]
+    for part in own:
+        _check(part.raw.requires_grad, f"a learned {part.name}")
+        wanted = f"a {part.name} for each model" + (" and input" if part.width > 1 else "")
+        _check(part.raw.numel() == num * part.width, wanted)
+        has_transform = part.constraint is not None and part.constraint.enforced
+        _check(not has_transform, f"a constraint of its {part.name} without a transform")
+    known = {id(each) for part in own for each in (part.raw, part.prior)}
+    others = [*model.parameters(), *(prior for _, _, prior, *_ in model.named_priors())]
+    _check(all(id(each) in known for each in others), "no other parameters or priors")
     return parts
 
 
-def _coefficients(prior: Prior | None) -> Array:
-    """Return the coefficients of a prior, ``5 x 1``, as `_Part.columns` defines them."""
-    if prior is None:
-        return np.zeros((5, 1))
+def _check(is_supported: bool, part: str) -> None:
+    if not is_supported:
+        raise UnsupportedError(f"The closed form is for a `SingleTaskGP` with {part}.")
+
+
+def _coefficients(prior: Prior | None, width: int) -> Array:
+    """Return the coefficients of a prior, ``5 x width``, as `_Part.columns` defines them."""
+    found = np.zeros((5, width))
     if isinstance(prior, LogNormalPrior):
-        # The density of x is that of a normal t = log(x), divided by x.
-        mean, deviation = float(prior.loc), float(prior.scale)
-        constant = -math.log(deviation) - _LOG_SQRT_2_PI
-        return np.array([[constant], [-1.0], [deviation**-2], [mean], [0.0]])
-    if isinstance(prior, GammaPrior):
-        shape, rate = float(prior.concentration), float(prior.rate)
-        constant = shape * math.log(rate) - math.lgamma(shape)
-        return np.array([[constant], [shape - 1.0], [0.0], [0.0], [rate]])
-    raise UnsupportedError(f"The closed form has no {type(prior).__name__}.")
+        # The density of x is the density of a normal t = log(x), divided by x.
+        mean, deviation = (each.double().cpu().numpy() for each in (prior.loc, prior.scale))
+        found[0], found[1] = -np.log(deviation) - _LOG_SQRT_2_PI, -1.0
+        found[2], found[3] = deviation**-2, mean
+    elif isinstance(prior, GammaPrior):
+        shape, rate = (each.double().cpu() for each in (prior.concentration, prior.rate))
+        found[0] = shape * rate.log() - shape.lgamma()
+        found[1], found[4] = shape - 1.0, rate
+    else:
+        _check(prior is None, f"other priors than a {type(prior).__name__}")
+    return found

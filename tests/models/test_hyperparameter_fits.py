@@ -9,15 +9,16 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import OptimizationWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim.core import OptimizationStatus
 from botorch.utils.sampling import draw_sobol_samples
-from gpytorch.constraints import GreaterThan
+from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
@@ -119,25 +120,41 @@ def test_the_better_one_of_two_maxima() -> None:
     assert (gain > -1e-3).all() and (gain.amax(dim=0) > torch.tensor([0.5, 5.0])).all()
 
 
-def test_frozen_parameters_and_those_with_a_transform() -> None:
+def test_other_priors_and_given_noise() -> None:
     X, Y = data(16, noise=0.1)
-    models: list[Any] = []
-    for _ in range(2):
-        kernel = RBFKernel(ard_num_dims=2, lengthscale_prior=GammaPrior(3.0, 6.0))
-        gp: Any = SingleTaskGP(
-            X,
-            Y,
-            torch.full_like(Y, 0.01),
-            covar_module=ScaleKernel(kernel, outputscale_prior=GammaPrior(2.0, 0.15)).double(),
-            outcome_transform=Standardize(1),
+    values = []
+    for options in ({}, LOGARITHMS):
+        bounds: list[Any] = [Interval(1e-2, 1e2, transform=None, initial_value=1.0) for _ in "12"]
+        kernel = RBFKernel(
+            ard_num_dims=2,
+            lengthscale_prior=GammaPrior(3.0, 6.0),
+            lengthscale_constraint=bounds[0],
         )
-        gp.mean_module.raw_constant.requires_grad_(False)
-        models.append(gp)
-    theirs, ours = (
-        fitted(gp, **options)[0] for gp, options in zip(models, ({}, LOGARITHMS), strict=True)
-    )
-    assert ours == pytest.approx(theirs, abs=1e-6)
-    assert models[1].mean_module.constant == 0.0
+        scaled = ScaleKernel(
+            kernel, outputscale_prior=GammaPrior(2.0, 0.15), outputscale_constraint=bounds[1]
+        )
+        noise = torch.full_like(Y, 0.01)
+        gp = SingleTaskGP(
+            X, Y, noise, covar_module=scaled.double(), outcome_transform=Standardize(1)
+        )
+        values.append(fitted(gp, **options)[0])
+    assert values[1] == pytest.approx(values[0], abs=1e-6)
+
+
+def test_the_tolerance_reaches_the_search() -> None:
+    X, Y = data(24, noise=0.1)
+    found = [
+        fitted(standardized(X, Y), **LOGARITHMS, optimizer_kwargs={"options": {"ftol": ftol}})
+        for ftol in (2.2e-9, 1e-2)
+    ]
+    assert found[1][1] < found[0][1] - 3 and found[1][0] < found[0][0] - 1e-5
+    assert found[0] == fitted(standardized(X, Y), **LOGARITHMS)
+
+
+def test_other_objectives_are_refused() -> None:
+    gp = standardized(*data(8, noise=0.1))
+    with pytest.raises(UnsupportedError, match="LeaveOneOutPseudoLikelihood"):
+        fit_in_logarithms(LeaveOneOutPseudoLikelihood(gp.likelihood, gp))
 
 
 def test_single_precision() -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.gpytorch_modules import get_matern_kernel_with_gamma_prior
-from gpytorch.constraints import Interval
-from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.means import ConstantMean
+from botorch.settings import validate_input_scaling
+from gpytorch.constraints import GreaterThan, Interval, Positive
+from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior
 from numpy.typing import NDArray
@@ -35,17 +37,22 @@ def data(dtype: torch.dtype = torch.double) -> tuple[Tensor, Tensor]:
     return X.to(dtype), (Y + 0.1 * noise).to(dtype)
 
 
-def scaled_kernel(batch: tuple[int, ...] = ()) -> ScaleKernel:
-    """A kernel with the other supported priors, and with bounds but no transforms."""
-    shape = torch.Size(batch)
-    kernel = RBFKernel(
-        ard_num_dims=D,
-        batch_shape=shape,
-        lengthscale_prior=GammaPrior(3.0, 6.0),
-        lengthscale_constraint=Interval(5e-3, 20.0, transform=None, initial_value=0.5),
+def rbf_kernel(batch: tuple[int, ...] = (), **settings: Any) -> RBFKernel:
+    constraint = Interval(5e-3, 20.0, transform=None, initial_value=0.5)
+    settings = {"ard_num_dims": D, "lengthscale_constraint": constraint, **settings}
+    kernel: RBFKernel = RBFKernel(batch_shape=torch.Size(batch), **settings).double()
+    return kernel
+
+
+def scaled_kernel(batch: tuple[int, ...] = (), **settings: Any) -> ScaleKernel:
+    """A kernel with the other supported priors."""
+    kernel = rbf_kernel(batch, lengthscale_prior=GammaPrior(3.0, 6.0))
+    bounds: Any = Positive(transform=None, initial_value=1.0)
+    settings = {"outputscale_prior": GammaPrior(2.0, 0.15), "batch_shape": torch.Size(batch)} | (
+        settings
     )
-    prior = GammaPrior(2.0, 0.15)
-    return ScaleKernel(kernel, batch_shape=shape, outputscale_prior=prior).double()
+    scaled: ScaleKernel = ScaleKernel(kernel, outputscale_constraint=bounds, **settings).double()
+    return scaled
 
 
 def made(
@@ -73,32 +80,24 @@ def made(
 def by_autograd(gp: Any) -> tuple[Tensor, NDArray[np.float64]]:
     """GPyTorch's log likelihoods with priors, and their slopes in the columns of a row."""
     mll = ExactMarginalLogLikelihood(gp.likelihood, gp).train()
-    value = N * mll(gp(*gp.train_inputs), gp.train_targets)
+    value = gp.train_targets.shape[-1] * mll(gp(*gp.train_inputs), gp.train_targets)
     kernel, noise = gp.covar_module, gp.likelihood.noise_covar
     scale = kernel if isinstance(kernel, ScaleKernel) else None
     noise = getattr(noise, "unknown", noise)
-    parts = [
-        (gp.mean_module, "constant", False),
-        (noise if hasattr(noise, "raw_noise") else None, "noise", True),
-        (scale, "outputscale", True),
-        (kernel if scale is None else kernel.base_kernel, "lengthscale", True),
+    raw = [
+        gp.mean_module.raw_constant,
+        getattr(noise, "raw_noise", None),
+        None if scale is None else scale.raw_outputscale,
+        (kernel if scale is None else kernel.base_kernel).raw_lengthscale,
     ]
-    slopes, rows = [], value.numel()
-    raw = [None if part is None else getattr(part, f"raw_{name}") for part, name, _ in parts]
-    leaves = [leaf for leaf in raw if leaf is not None]
-    found = iter(torch.autograd.grad(value.sum(), leaves))
-    for (part, name, is_log), leaf in zip(parts, raw, strict=True):
+    found = iter(torch.autograd.grad(value.sum(), [leaf for leaf in raw if leaf is not None]))
+    slopes, num = [], value.numel()
+    for place, leaf in enumerate(raw):
         if leaf is None:
-            slopes.append(torch.zeros(rows, 1, dtype=torch.double))
-            continue
-        natural = getattr(part, name).detach()
-        # d natural / d raw, from the constraint's transform
-        probe = leaf.detach().clone().requires_grad_()
-        constraint = part.constraint_for_parameter_name(f"raw_{name}")
-        moved = probe if constraint is None else constraint.transform(probe)
-        (rate,) = torch.autograd.grad(moved.sum(), probe)
-        slope = next(found) / rate * (natural if is_log else 1.0)
-        slopes.append(slope.reshape(rows, -1).double())
+            slopes.append(torch.zeros(num, 1, dtype=torch.double))
+        else:
+            rate = leaf.detach() if place else 1.0
+            slopes.append((next(found) * rate).reshape(num, -1).double())
     return value.detach().reshape(-1), torch.cat(slopes, dim=-1).numpy()
 
 
@@ -137,6 +136,14 @@ def test_the_rows_of_a_batch_are_its_models() -> None:
     np.testing.assert_allclose(again.start, likelihood.start[[1, 1, 1]], atol=1e-14)
 
 
+def test_a_model_in_evaluation_mode() -> None:
+    gp = made("learned")
+    expected = MarginalLikelihood(gp)
+    gp.eval()
+    found = MarginalLikelihood(gp)
+    assert found(found.start)[0] == expected(expected.start)[0]
+
+
 def test_bounds() -> None:
     low, high = MarginalLikelihood(made("learned", is_scaled=True)).bounds
     expected = [-math.inf, math.log(1e-4), -math.inf, *[math.log(5e-3)] * D]
@@ -145,19 +152,15 @@ def test_bounds() -> None:
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_what_is_not_learned_keeps_its_value(noise: str) -> None:
-    gp = made(noise)
-    gp.mean_module.raw_constant.requires_grad_(False)
-    gp.mean_module.constant = 0.25
+def test_given_noise_is_left_as_it_is(noise: str) -> None:
+    gp, before = made(noise), made(noise).likelihood.noise_covar.noise
     likelihood = MarginalLikelihood(gp)
     is_fixed = likelihood.bounds[0] == likelihood.bounds[1]
-    assert is_fixed.tolist() == [True, noise == "given", True, *[False] * D]
-    assert likelihood.start[0, 0] == 0.25
-    likelihood.set(likelihood.start[0] - 1.0)
-    assert gp.mean_module.constant.item() == 0.25
-    given, before = gp.likelihood.noise_covar.noise, made(noise).likelihood.noise_covar.noise
-    if noise != "learned":
-        torch.testing.assert_close(given, before, equal_nan=True)
+    assert is_fixed.tolist() == [False, noise == "given", True, *[False] * D]
+    likelihood.set(likelihood.start[0] + 1.0)
+    found = gp.likelihood.noise_covar.noise
+    factor = math.e if noise == "learned" else 1.0
+    torch.testing.assert_close(found, factor * before, equal_nan=True)
 
 
 def test_single_precision_models_have_double_precision_likelihoods() -> None:
@@ -165,6 +168,11 @@ def test_single_precision_models_have_double_precision_likelihoods() -> None:
     likelihood = MarginalLikelihood(single)
     value, _ = likelihood(likelihood.start)
     assert value == pytest.approx(by_autograd(double)[0].numpy(), rel=1e-5)
+    # The likelihood is continuous far below the rounding errors of single precision.
+    step = np.zeros_like(likelihood.start)
+    step[0, 3] = 1e-9
+    rise = likelihood(likelihood.start + step)[0] - value
+    assert rise == pytest.approx(1e-9 * likelihood(likelihood.start)[1][:, 3], rel=1e-3)
     likelihood.set(likelihood.start[0])
     assert single.covar_module.lengthscale.dtype is torch.float
 
@@ -190,58 +198,130 @@ def test_a_covariance_without_a_factor_is_not_finite() -> None:
     assert not np.isfinite(likelihood(likelihood.start)[0]).any()
 
 
-def test_more_data_than_a_naive_sum_of_squares_bears() -> None:
-    """Lengthscales a thousandth of the range: distances are differences of large numbers."""
+def test_inputs_far_from_zero() -> None:
+    """Distances are differences of large numbers, unless inputs are centred."""
     X, Y = data()
-    kernel = RBFKernel(ard_num_dims=D).double()
-    kernel.lengthscale = 1e-3
-    gp = SingleTaskGP(0.9 + 1e-3 * X, Y, covar_module=kernel, outcome_transform=Standardize(1))
+    found = []
+    for offset in (0.0, 1e5):
+        with validate_input_scaling(False):
+            gp = SingleTaskGP(
+                X + offset, Y, covar_module=rbf_kernel(), outcome_transform=Standardize(1)
+            )
+        likelihood = MarginalLikelihood(gp)
+        found.append(likelihood(likelihood.start))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-8)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-6, atol=1e-6)
+
+
+def test_lengthscales_far_below_the_distances() -> None:
+    """The covariance is a multiple of the identity, whose diagonal is computed without rounding."""
+    gp = made("learned")
     likelihood = MarginalLikelihood(gp)
-    expected, gradient = by_autograd(gp)
-    value, slope = likelihood(likelihood.start)
-    assert value == pytest.approx(expected.numpy(), rel=1e-6)
-    slope[:, 2] = 0.0  # there is no outputscale
-    np.testing.assert_allclose(slope, gradient, rtol=1e-5, atol=1e-5)
+    row = likelihood.start.copy()
+    row[:, 3:] = -20.0
+    value, _ = likelihood(row)
+    deviation = math.sqrt(1.0 + math.exp(row[0, 1]))
+    independent = torch.distributions.Normal(row[0, 0], deviation)
+    kernel, noise = gp.covar_module.lengthscale_prior, gp.likelihood.noise_covar.noise_prior
+    expected = (
+        independent.log_prob(gp.train_targets).sum()
+        + kernel.log_prob(torch.tensor(math.exp(-20.0), dtype=torch.double)) * D
+        + noise.log_prob(gp.likelihood.noise).sum()
+    )
+    assert value == pytest.approx(expected.item(), rel=1e-6)
 
 
 def unsupported(case: str) -> Any:
     X, Y = data()
-    one = RBFKernel().double()
+
+    class OtherKernel(RBFKernel):
+        pass
+
+    class OtherLikelihood(GaussianLikelihood):
+        pass
+
+    frozen = rbf_kernel()
+    frozen.raw_lengthscale.requires_grad_(False)
+    transformed: dict[str, Kernel] = {
+        "kernel": get_matern_kernel_with_gamma_prior(D),
+        "kernel of a subclass": OtherKernel(ard_num_dims=D).double(),
+        "one lengthscale": rbf_kernel(ard_num_dims=1),
+        "some inputs": rbf_kernel(active_dims=(2, 1, 0)),
+        "some inputs, scaled": scaled_kernel(active_dims=(2, 1, 0)),
+        "transform": RBFKernel(ard_num_dims=D).double(),
+        "prior": rbf_kernel(lengthscale_prior=NormalPrior(1.0, 1.0)),
+        "frozen": frozen,
+    }
     parts: dict[str, Any] = {
-        "kernel": {"covar_module": get_matern_kernel_with_gamma_prior(D)},
-        "one lengthscale": {"covar_module": one},
-        "some inputs": {"covar_module": RBFKernel(ard_num_dims=2, active_dims=(0, 1)).double()},
-        "prior": {
-            "covar_module": RBFKernel(
-                ard_num_dims=D, lengthscale_prior=NormalPrior(1.0, 1.0)
-            ).double()
-        },
+        "mean": {"mean_module": ZeroMean()},
         "mean's prior": {"mean_module": ConstantMean(constant_prior=NormalPrior(0.0, 1.0))},
+        "likelihood": {"likelihood": OtherLikelihood().double()},
+        "transform of the noise": {"likelihood": GaussianLikelihood().double()},
         "two outcomes": {},
     }
+    own = parts[case] if case in parts else {"covar_module": transformed[case]}
     Y = torch.cat([Y, Y], dim=-1) if case == "two outcomes" else Y
-    return SingleTaskGP(X, Y, outcome_transform=Standardize(Y.shape[-1]), **parts[case])
+    return SingleTaskGP(X, Y, outcome_transform=Standardize(Y.shape[-1]), **own)
 
 
 @pytest.mark.parametrize(
-    "case", ["kernel", "one lengthscale", "some inputs", "prior", "mean's prior", "two outcomes"]
+    ("case", "named"),
+    [
+        ("kernel", "RBFKernel"),
+        ("kernel of a subclass", "RBFKernel"),
+        ("one lengthscale", "a lengthscale for each model and input"),
+        ("some inputs", "of all inputs"),
+        ("some inputs, scaled", "RBFKernel"),
+        ("transform", "constraint of its lengthscale without"),
+        ("prior", "NormalPrior"),
+        ("frozen", "a learned lengthscale"),
+        ("mean", "ConstantMean"),
+        ("mean's prior", "no other parameters or priors"),
+        ("likelihood", "Gaussian noise"),
+        ("transform of the noise", "constraint of its noise without"),
+        ("two outcomes", "one outcome"),
+    ],
 )
-def test_other_models_are_refused(case: str) -> None:
-    with pytest.raises(UnsupportedError, match="closed form"):
+def test_other_models_are_refused_by_name(case: str, named: str) -> None:
+    with pytest.raises(UnsupportedError, match=named):
         MarginalLikelihood(unsupported(case))
 
 
-def test_a_prior_equals_its_density() -> None:
-    """Beyond the hyperparameters above: three parameters of each prior."""
+def test_other_batches_are_refused() -> None:
     X, Y = data()
-    Y = (Y - Y.mean()) / Y.std()
-    for prior in (LogNormalPrior(0.7, 0.3), GammaPrior(0.5, 2.0), GammaPrior(9.0, 0.1)):
-        kernels = [RBFKernel(ard_num_dims=D, lengthscale_prior=each) for each in (prior, None)]
-        models = [SingleTaskGP(X, Y, covar_module=kernel.double()) for kernel in kernels]
-        for gp in models:
-            gp.covar_module.lengthscale = torch.tensor([0.3, 1.0, 4.0], dtype=torch.double)
-        (with_prior, _), (without, _) = (
-            each(each.start) for each in map(MarginalLikelihood, models)
-        )
-        density = prior.log_prob(models[0].covar_module.lengthscale).sum().item()
-        assert with_prior - without == pytest.approx(density, rel=1e-6)
+    both = torch.stack([X, X]), torch.stack([Y, Y + X[:, :1]])
+    gp = SingleTaskGP(*both, outcome_transform=Standardize(1, batch_shape=torch.Size([2])))
+    with pytest.raises(UnsupportedError, match="the same data"):
+        MarginalLikelihood(gp)
+    one: Any = GreaterThan(1e-4, transform=None, initial_value=0.1)
+    shared = GaussianLikelihood(noise_constraint=one).double()
+    standardize = Standardize(1, batch_shape=torch.Size([2]))
+    gp = SingleTaskGP(
+        both[0], torch.stack([Y, Y]), likelihood=shared, outcome_transform=standardize
+    )
+    with pytest.raises(UnsupportedError, match="a noise for each model"):
+        MarginalLikelihood(gp)
+    with pytest.raises(UnsupportedError, match="SingleTaskGP"):
+        MarginalLikelihood(ModelListGP(made("learned")))
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        LogNormalPrior(0.7, 0.3),
+        LogNormalPrior(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([0.5, 1.0, 2.0])),
+        GammaPrior(0.5, 2.0),
+        GammaPrior(9.0, 0.1),
+    ],
+)
+def test_a_prior_equals_its_density(prior: Any) -> None:
+    X, Y = data()
+    values = []
+    for own in ({"lengthscale_prior": prior}, {}):
+        gp = SingleTaskGP(X, Y, covar_module=rbf_kernel(**own), outcome_transform=Standardize(1))
+        kernel: Any = gp.covar_module
+        kernel.raw_lengthscale.data.copy_(torch.tensor([[0.3, 1.0, 4.0]]))
+        likelihood = MarginalLikelihood(gp)
+        values.append(likelihood(likelihood.start)[0].item())
+    density = prior.log_prob(kernel.lengthscale.detach()).sum().item()
+    assert values[0] - values[1] == pytest.approx(density, rel=1e-6)
