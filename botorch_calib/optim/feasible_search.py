@@ -29,8 +29,10 @@ CHUNK = 2048
 # If the share of feasible points among samples and known points is below `_RARE`, the search
 # maximises the margin, and samples around the maxima.
 _RARE = 0.05
-# Fractions by which the end of a climb is moved back towards the feasible start.
+# Fractions by which the end of a climb is moved back towards the feasible start, and by which the
+# last infeasible point among these is moved back towards the first feasible one.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
+_FINELY = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _MAX_ITERATIONS = 100
 
 
@@ -205,18 +207,30 @@ def _climb(
 ) -> Tensor:
     """Return the ends of climbs, each moved back towards its feasible start until it is feasible.
 
-    SLSQP meets constraints only up to a tolerance, and sometimes ends far outside.
+    SLSQP meets constraints only up to a tolerance. It ends far outside if the margin has a local
+    maximum below 0 there, as around data with little noise.
     """
     ends = _maximize(value, unit, region, starts, feasible.margin)
     if region.equal:  # project the ends onto these, unless that breaks other constraints
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
-    shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
-    drawn = ends + shares * (starts - ends)
-    points = drawn.flatten(0, 1)
-    meets = (feasible.contains(points) & region.allows(points)).view(len(_BACKWARD), len(starts))
+    found, before = _first_feasible(feasible, region, ends, starts, _BACKWARD)
+    return _first_feasible(feasible, region, before, found, _FINELY)[0]
+
+
+def _first_feasible(
+    feasible: FeasibleSet, region: Region, ends: Tensor, starts: Tensor, shares: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return the first feasible point on the way from each end to its feasible start.
+
+    The second result is the point before it. The points are at the ``shares`` of the way, whose
+    last one is 1. All tensors are ``b x 1 x d``.
+    """
+    points = torch.stack([ends + share * (starts - ends) for share in shares])
+    both = points.flatten(0, 1)
+    meets = (feasible.contains(both) & region.allows(both)).view(points.shape[:2])
     meets[-1] = True  # the starts themselves
-    first = meets.double().argmax(dim=0)
-    return drawn[first, torch.arange(len(starts), device=starts.device)]
+    first, each = meets.double().argmax(dim=0), torch.arange(len(starts), device=starts.device)
+    return points[first, each], points[(first - 1).clamp(min=0), each]
 
 
 def _maximize(

@@ -129,3 +129,16 @@ def test_a_margin_below_the_clearance_is_not_feasible() -> None:
     X = torch.tensor([0.0, 0.5, 2.0]).double().view(-1, 1, 1) * clearance(torch.double)
     assert FeasibleSet(total).contains(X).tolist() == [False, False, True]
     assert known_points([X.squeeze(-2)], region()).shape == (0, 1, 2)
+
+
+def test_an_end_far_outside_is_moved_back_finely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The climb from 0.4 ends at 1, where points up to 0.5 are feasible."""
+    half = FeasibleSet(lambda X: 0.5 - X[:, 0, 0])
+    starts = torch.tensor([[[0.4, 0.2]], [[0.1, 0.2]]], dtype=torch.double)
+    ends = torch.tensor([[[1.0, 0.2]], [[0.5, 0.2]]], dtype=torch.double)
+    monkeypatch.setattr(feasible_search, "_maximize", lambda *_: ends)
+    found = feasible_search._climb(total, half, ends.new_ones(()), region(), starts)
+    assert half.contains(found).all()
+    # The first is within a tenth of the way from the last feasible to the first infeasible share.
+    assert 0.5 - 0.1 * 0.3 * 0.6 <= found[0, 0, 0] < 0.5
+    assert 0.5 - 1e-7 <= found[1, 0, 0] < 0.5 and (found[..., 1] == 0.2).all()
