@@ -51,6 +51,7 @@ class Algorithm4Strategy(AcquisitionStrategy):
 
     splits: str = "loo"
     trained: bool = False
+    # Residuals of the splits in time, which the next step needs again.
     earlier: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:

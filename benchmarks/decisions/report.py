@@ -253,7 +253,8 @@ class DecisionReport:
             if _values(case, method, analysis.reward)
         }
         line = [at[name] for name in self.multiples if name in at]
-        panel.plot(*zip(*line, strict=True), ".-", color="grey", label="plain x k", zorder=1)
+        if len(line) > 1:
+            panel.plot(*zip(*line, strict=True), ".-", color="silver", label="plain x k", zorder=1)
         for method in self._shown(case):
             if method in at:
                 panel.scatter(*at[method], color=colors[method], label=method, zorder=2)

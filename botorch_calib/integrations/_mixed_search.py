@@ -23,7 +23,7 @@ from botorch_calib.optim.region import Region
 _POOL, _ROUNDS = 512, 3
 # Probability with which a round replaces a column of the best point with a value of another point.
 _CHANGED = 0.3
-# Numbers of starts and of samples in each round's search over the continuous parameters.
+# Number of starts, and number of samples, of each search over the continuous parameters.
 _RESTARTS, _SAMPLES = 2, 128
 
 

@@ -24,8 +24,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from botorch_calib.models.marginal_likelihood import Array, MarginalLikelihood
 
-# This loss replaces NaN: line searches recover from a large loss, but not from NaN. A search whose
-# loss is at least this large has failed.
+# This loss replaces a loss that is NaN or infinite, or whose gradient is. Line searches recover
+# from a large loss, but not from NaN. If a search ends at such a loss, it has failed.
 LARGE_LOSS = 1e10
 
 

@@ -143,10 +143,8 @@ class MarginalLikelihood:
 
     def set(self, row: Array) -> None:
         """Set the hyperparameters of all models of the batch to a row, ``p``."""
-        place = 0
-        for part in self._parts:
-            part.set(row[place : place + part.width])
-            place += part.width
+        for part, values in zip(self._parts, np.split(row, [1, 2, 3]), strict=True):
+            part.set(values)
 
 
 class _Part(NamedTuple):
@@ -253,5 +251,5 @@ def _coefficients(prior: Prior | None, width: int) -> Array:
         found[0] = shape * rate.log() - shape.lgamma()
         found[1], found[4] = shape - 1.0, rate
     else:
-        _check(prior is None, f"other priors than a {type(prior).__name__}")
+        _check(prior is None, f"log-normal or gamma priors, not a {type(prior).__name__}")
     return found

@@ -168,7 +168,7 @@ def known_points(known: Sequence[Tensor], region: Region) -> Tensor:
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
-    """Return at most ``num`` points of ``inside``: the best point, others with large ``values``."""
+    """Return the best point of ``inside`` and others with large ``values``, at most ``num``."""
     if len(inside) <= num:
         return inside
     with warnings.catch_warnings():
