@@ -26,7 +26,8 @@ TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),
 TYPED := $(wildcard botorch_calib benchmarks tests)
 # `make tutorials EXAMPLES=` leaves the examples out.
 EXAMPLES ?= $(wildcard examples/*.py)
-TUTORIALS := $(wildcard tutorials/[0-9]*.py)
+# The last ones take longest: first, so that no process is idle at the end.
+TUTORIALS := $(shell ls -r tutorials/[0-9]*.py)
 executed = $(patsubst %.py,build/%.executed,$(1))
 FIGURES := docs/images/drawn/.all
 SOURCES := $(shell find botorch_calib tutorials/scripts examples/experiments -name '*.py')
