@@ -26,7 +26,7 @@ TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),
 TYPED := $(wildcard botorch_calib benchmarks tests)
 # `make tutorials EXAMPLES=` leaves the examples out.
 EXAMPLES ?= $(wildcard examples/*.py)
-# The last ones take longest: first, so that no process is idle at the end.
+# Later tutorials take longer, and start first, so that no core is idle at the end.
 TUTORIALS := $(shell ls -r tutorials/[0-9]*.py)
 executed = $(patsubst %.py,build/%.executed,$(1))
 FIGURES := docs/images/drawn/.all

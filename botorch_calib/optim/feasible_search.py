@@ -168,7 +168,7 @@ def known_points(known: Sequence[Tensor], region: Region) -> Tensor:
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
-    """Return the best point of ``inside`` and others with large ``values``, at most ``num``."""
+    """Return up to ``num`` points of ``inside``: the best one, and others with large ``values``."""
     if len(inside) <= num:
         return inside
     with warnings.catch_warnings():
