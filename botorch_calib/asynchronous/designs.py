@@ -57,12 +57,30 @@ class Design:
         else:
             num = ALTERNATIVES if self.choices is None else len(self.choices)
             points = replace(self, seed=derived_seed(self.seed, count)).sample(num)
+        new = self._new_among(points, asked)
+        if not len(new):
+            return None
+        return new[0] if feasibility is None else feasibility.safest(new)
+
+    def next_point(self, count: int, asked: Tensor) -> Tensor:
+        """Return point number ``count`` of the sequence, of shape ``d``.
+
+        With ``choices``, return the first new point from this one on, unless no choice is new.
+        """
+        points = self.sample(1 if self.choices is None else len(self.choices), count)
+        return torch.cat([self._new_among(points, asked), points])[0]
+
+    def _new_among(self, points: Tensor, asked: Tensor) -> Tensor:
+        """Return up to `ALTERNATIVES` of ``points``, ``n x d``, that are not in ``asked``.
+
+        They are the first new points of the first block of `MOST_COMPARED` points that has any.
+        """
         scale = self.bounds[1] - self.bounds[0]
         for rows in points.split(MOST_COMPARED):
             new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
             if len(new):
-                return new[0] if feasibility is None else feasibility.safest(new)
-        return None
+                return new
+        return points[:0]
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
         """Return ``num`` points of the sequence, ``num x d``, after its first ``skip`` points.

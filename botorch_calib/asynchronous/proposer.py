@@ -95,7 +95,7 @@ class DelayAwareProposer:
     interrupted run continues as if it had never stopped.
 
     Until the ledger has ``num_initial`` queries and two values, queries are scrambled Sobol points
-    or, with ``choices``, choices in random order.
+    or, with ``choices``, choices in random order, which are repeated only if none is new.
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
@@ -209,7 +209,7 @@ class DelayAwareProposer:
         failed = queries_in(ledger, now, TrialStatus.FAILED)
         choices = self._choices_left(fixed, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
-            return self._design(DESIGN, fixed, choices).sample(1, count)[0]
+            return self._design(DESIGN, fixed, choices).next_point(count, ledger.queries())
         self._check_data(ledger, now, fixed)
         if self.strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)

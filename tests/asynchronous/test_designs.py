@@ -44,6 +44,20 @@ def test_choices_are_asked_once_each():
     assert design.new_point(20, points, None) is None
 
 
+def test_the_next_choice_is_new_as_long_as_any_is():
+    """Also if other choices were asked before, or if choices have failed and are left out."""
+    choices = torch.rand(20, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    asked, left = choices[:5], choices
+    for count in range(5, 20):
+        point = Design(BOUNDS, 0, {}, left).next_point(count, asked)
+        assert not (asked == point).all(dim=-1).any()
+        asked = torch.cat([asked, point.unsqueeze(0)])
+        if count % 3 == 0:
+            left = left[(left != point).any(dim=-1)]
+    design = Design(BOUNDS, 0, {}, choices)
+    assert torch.equal(design.next_point(20, asked), design.sample(1, 20)[0])
+
+
 def test_a_box_whose_features_are_all_fixed():
     design = Design(BOUNDS, 0, {0: 0.5, 1: 7.0}, None)
     points = in_turn(design, [0])

@@ -202,6 +202,17 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_the_design_repeats_no_choice_after_failures_or_earlier_data():
+    for seed in range(4):
+        ledger = FeedbackLedger(2)
+        ledger.add(GRID[:1], [0.0])
+        propose = make_proposer(choices=GRID[:12], num_initial=12, seed=seed)
+        for count in range(1, 12):
+            trial_id = ledger.submit(propose(ledger))
+            ledger.fail(trial_id) if count % 4 == 1 else ledger.tell(trial_id, count)
+        assert len(ledger.queries().unique(dim=0)) == 12
+
+
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_resumed_run_goes_on_as_it_would_have(name, tmp_path, monkeypatch):
     """A new proposer on the reopened file proposes the same queries as without interruption."""
