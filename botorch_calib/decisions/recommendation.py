@@ -227,7 +227,9 @@ def _stated(
         draws = posterior.rsample(torch.Size([-(-_DRAWS // num_members)])).reshape(-1, len(X))
     mean, better = draws.mean(dim=0), None
     if baseline is not None:
-        gain, expected = sign * (draws[:, :-1] - draws[:, -1:]), sign * (mean[:-1] - mean[-1])
+        # Draws at equal points differ by jitter, yet the baseline is no improvement on itself.
+        signs = sign * (X[:-1] != X[-1]).any(dim=-1).to(draws)
+        gain, expected = signs * (draws[:, :-1] - draws[:, -1:]), signs * (mean[:-1] - mean[-1])
         deviation = gain.std(dim=0).clamp_min(torch.finfo(gain.dtype).tiny)
         fallen = ((expected - gain) / deviation).amax(dim=-1)
         better = (fallen < expected[0] / deviation[0]).double().mean().item()

@@ -151,6 +151,14 @@ def test_of_a_single_choice_the_statements_are_the_plain_ones() -> None:
     assert found.better == pytest.approx(expected, abs=4 * 0.5 / 2000**0.5)
 
 
+def test_the_baseline_is_no_improvement_on_itself() -> None:
+    gp = rising(noise=0.5, num=5)
+    best = recommend(gp, choices=GRID).candidate
+    for choices in (best, GRID):  # alone, and selected
+        found = recommend(gp, choices=choices, baseline=best)
+        assert torch.equal(found.candidate, best) and found.better == 0.0
+
+
 def truths(num: int) -> Tensor:
     """Draws of the prior over the grid, ``num x 41``."""
     covariance = rising().covar_module(GRID).to_dense()
