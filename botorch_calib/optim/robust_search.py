@@ -147,7 +147,8 @@ def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: 
     lower, width = bounds[0], bounds[1] - bounds[0]
 
     def point(x: Array) -> Tensor:
-        return (lower + width * torch.as_tensor(x).to(lower)).unsqueeze(0)
+        # Rounding may take the sum beyond the upper bound.
+        return (lower + width * torch.as_tensor(x).to(lower)).clamp(*bounds).unsqueeze(0)
 
     @lru_cache(maxsize=1)  # SLSQP calls all functions at a point before it moves
     def at(x: bytes) -> tuple[Array, ...]:

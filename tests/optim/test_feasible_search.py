@@ -142,3 +142,14 @@ def test_an_end_far_outside_is_moved_back_finely(monkeypatch: pytest.MonkeyPatch
     # The first is within a tenth of the way from the last feasible to the first infeasible share.
     assert 0.5 - 0.1 * 0.3 * 0.6 <= found[0, 0, 0] < 0.5
     assert 0.5 - 1e-7 <= found[1, 0, 0] < 0.5 and (found[..., 1] == 0.2).all()
+
+
+def test_a_start_at_a_bound_stays_in_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the start is feasible. Without care, rounding takes it to 0.9000000000000001."""
+    bounds = torch.tensor([[-0.2], [0.9]], dtype=torch.double)
+    start, end = bounds[1].view(1, 1, 1), bounds[0].view(1, 1, 1)
+    assert end + (start - end) > start
+    alone = FeasibleSet(lambda X: torch.where(X[:, 0, 0] >= 0.9 - 1e-9, 1.0, -1.0))
+    monkeypatch.setattr(feasible_search, "_maximize", lambda *_: end)
+    found = feasible_search._climb(total, alone, start.new_ones(()), region(bounds), start)
+    assert torch.equal(found, start)

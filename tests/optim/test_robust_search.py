@@ -11,7 +11,7 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import OptimizationWarning
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Standardize
+from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
@@ -70,6 +70,22 @@ def best_on_grid(acqf: Any, num: int = 4001) -> Tensor:
     best = grid[acqf(grid).argmax()].squeeze()
     finer = (best + torch.linspace(-1.0, 1.0, num, **DOUBLE) / num).clamp(0.0, 1.0).view(-1, 1, 1)
     return acqf(finer).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_a_decision_at_a_bound_is_within_it(dtype: torch.dtype) -> None:
+    """-0.2 plus the width of the second column exceeds 0.9 by a rounding error."""
+    bounds = torch.tensor([[0.0, -0.2], [1.0, 0.9]], dtype=dtype)
+    box = torch.cat([bounds, UNIT.to(dtype)], dim=-1)
+    X = draw_sobol_samples(box, n=30, q=1, seed=0).squeeze(-2)
+    a, b, c = X.mT.unsqueeze(-1)
+    Y = 0.5 * (6 * (c - a)).sin() - 3 * (a - 0.4).square() + b
+    gp = SingleTaskGP(X, Y, input_transform=Normalize(3, bounds=box)).eval()
+    gp.likelihood.noise = 1e-3
+    contexts = CONTEXTS.to(dtype)
+    decision, _ = found(WassersteinUpperConfidenceBound(gp, BETA, RADIUS, contexts), bounds)
+    assert (decision >= bounds[0]).all() and (decision <= bounds[1]).all()
+    assert decision[0, 1].item() == pytest.approx(0.9, abs=1e-3)
 
 
 @pytest.mark.parametrize(("maximize", "others"), [(True, MANY), (False, None)])
