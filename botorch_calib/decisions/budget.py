@@ -22,13 +22,14 @@ LEAST_SHARE = 1e-12
 
 
 def check_level(level: float) -> float:
-    """Return ``level``; raise if it is not in (0, 1), or too close to 1 for doubles."""
-    if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
+    """Return ``level`` as a float; raise if it is not in (0, 1), or too close to 1 for doubles."""
+    checked = check_open_unit("level", level)
+    if checked > 1.0 - LEAST_SHARE:
         raise InputDataError(
             f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: quantiles of a "
             "predictive distribution are meaningless beyond."
         )
-    return float(level)
+    return checked
 
 
 class Decision(NamedTuple):

@@ -58,8 +58,8 @@ class ConfirmationTest:
     """
 
     def __init__(self, level: float = 0.9, confidence: float = 0.95) -> None:
-        self.level = check_level(level)
-        self.confidence = check_open_unit("confidence", confidence)
+        self.level = level = check_level(level)
+        self.confidence = confidence = check_open_unit("confidence", confidence)
         self.num_clean = self.num_violations = 0
         self.confirmed = False
         #: The largest level that the measurements so far prove with `confidence`, 0 at first.

@@ -701,7 +701,7 @@ def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | No
             raise InputDataError(
                 f"`beyond` must map names in `outcomes` to 1 or -1, got {beyond!r}."
             )
-        named[name] = bound, side
+        named[name] = bound, int(side)  # JSON has no NumPy integers
     return None if outcomes is None else named
 
 

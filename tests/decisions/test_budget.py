@@ -6,13 +6,15 @@ import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch.testing import assert_close
 
-from botorch_calib.decisions import objective_coverage_bound
+from botorch_calib.decisions import ConfirmationTest, objective_coverage_bound
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
 from botorch_calib.decisions.widening import narrowed, widened, width
 
@@ -114,6 +116,12 @@ def test_levels_that_mean_nothing_are_refused(level: float) -> None:
 
 def test_levels_are_taken_up_to_the_last_that_mean_something() -> None:
     assert check_level(1 - 1e-12) == 1 - 1e-12 and check_level(1e-300) == 1e-300
+
+
+@pytest.mark.parametrize("single", [torch.tensor(0.9), np.float32(0.9)])
+def test_a_level_in_single_precision_is_as_written(single: Any) -> None:
+    """Rows hold the level, and a constraint leaves rows at another level out."""
+    assert check_level(single) == ConfirmationTest(single).level == 0.9
 
 
 def test_an_outcome_is_beyond_as_often_as_the_lemma_says() -> None:
