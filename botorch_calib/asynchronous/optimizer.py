@@ -334,19 +334,23 @@ class _Run:
         ``error`` is the exception that the evaluation or the recording raised, or None.
         """
         trial = self._running.pop(future)
-        if isinstance(error, (LedgerError, KeyboardInterrupt)):
+        if isinstance(error, KeyboardInterrupt):
             raise error
         if isinstance(error, CancelledError):
             raise EvaluationError(
                 "The `executor` has cancelled its evaluations. Was it shut down, or its Dask "
                 "client closed? Trials that were running stay pending."
             ) from error
+        # The objective may raise a `LedgerError` as well, by a ledger of its own: then it fails.
+        if isinstance(error, LedgerError) and future.exception() is None:
+            raise error
         if isinstance(error, BrokenExecutor) and trial.id not in self._suspects:
             logger.warning("Trial %d runs again: %s", trial.id, _describe(error))
             self._suspects.add(trial.id)
             self._waiting.appendleft(trial)
             self._submit(callable, None)  # a call without effect, which replaces a broken executor
             return
+        self._resolved.add(trial.id)  # even if its `time` hides the value until later
         if error is None:
             self._num_failures_in_a_row = 0
         else:

@@ -225,7 +225,11 @@ class TestObjective:
 
     @pytest.mark.parametrize(
         ("error", "note"),
-        [(Unshowable, "Unshowable: its message cannot be read"), (SystemExit(3), "SystemExit: 3")],
+        [
+            (Unshowable, "Unshowable: its message cannot be read"),
+            (SystemExit(3), "SystemExit: 3"),
+            (LedgerError("of its own"), "LedgerError: of its own"),
+        ],
     )
     def test_any_exception_is_a_failure(self, error: Any, note: str) -> None:
         ledger = FeedbackLedger(1)
@@ -238,6 +242,13 @@ class TestObjective:
         make_optimizer(Inline(), lambda x: told, ledger).run(1)
         assert (ledger[0].y, ledger[0].yvar) == (2.0, 0.5)
         assert ledger.contexts().tolist() == [[3.0]]
+
+    def test_a_value_for_a_later_time(self) -> None:
+        """It is hidden until then, yet its evaluation counts."""
+        ledger, propose = FeedbackLedger(1), Mock(side_effect=[[0.0], [1.0], [2.0]])
+        make_optimizer(Inline(), lambda x: {"y": 1, "time": 9}, ledger, propose).run(3)
+        assert ids(ledger, "pending") == [0, 1, 2] and observed(ledger) == {}
+        assert ledger.to_observations(now=9)[1].tolist() == [[1.0]] * 3
 
     def test_outcomes_of_decisions(self) -> None:
         """Others than those decided about fail the trial, and the run goes on."""
