@@ -114,7 +114,7 @@ def recommend(
         >>> recommended = recommend(gp, constraint, bounds, baseline=X[:1])
         >>> stated = recommended.lower, recommended.upper, recommended.better
     """
-    check_open_unit("confidence", confidence)
+    confidence = check_open_unit("confidence", confidence)
     _check_arguments(check_model(objective), bounds, choices, baseline)
     check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)

@@ -151,6 +151,12 @@ def test_of_a_single_choice_the_statements_are_the_plain_ones() -> None:
     assert found.better == pytest.approx(expected, abs=4 * 0.5 / 2000**0.5)
 
 
+def test_a_confidence_in_single_precision_is_as_written() -> None:
+    gp = rising(noise=0.5, num=5)
+    single: Any = torch.tensor(0.95)
+    assert recommend(gp, choices=GRID, confidence=single)[1:] == recommend(gp, choices=GRID)[1:]
+
+
 def test_the_baseline_is_no_improvement_on_itself() -> None:
     gp = rising(noise=0.5, num=5)
     best = recommend(gp, choices=GRID).candidate
