@@ -226,7 +226,7 @@ def _first_feasible(
     last one is 1. All tensors are ``b x 1 x d``.
     """
     points = torch.stack([ends + share * (starts - ends) for share in shares])
-    points[-1] = starts  # without rounding, which might take them out of the box
+    points = points.clamp(*region.bounds)  # rounding may take points at a bound out of the box
     both = points.flatten(0, 1)
     meets = (feasible.contains(both) & region.allows(both)).view(points.shape[:2])
     meets[-1] = True  # the starts themselves
