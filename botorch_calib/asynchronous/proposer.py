@@ -95,7 +95,9 @@ class DelayAwareProposer:
     interrupted run continues as if it had never stopped.
 
     Until the ledger has ``num_initial`` queries and two values, queries are scrambled Sobol points
-    or, with ``choices``, choices in random order, which are repeated only if none is new.
+    or, with ``choices``, choices in random order, which are repeated only if none is new. Later
+    queries are such points, away from failures, as long as all values are equal: a model of equal
+    values would repeat the corners of the box.
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
@@ -208,7 +210,8 @@ class DelayAwareProposer:
         fixed = check_fixed_features(given(ledger) if callable(given) else given, self.dim)
         failed = queries_in(ledger, now, TrialStatus.FAILED)
         choices = self._choices_left(fixed, failed)
-        if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
+        _, Y = ledger.to_observations(now)
+        if count < self.num_initial or len(Y) < 2:
             return self._design(DESIGN, fixed, choices).next_point(count, ledger.queries())
         self._check_data(ledger, now, fixed)
         if self.strategy.failures != "ignore":
@@ -216,6 +219,8 @@ class DelayAwareProposer:
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
+        if (Y == Y[0]).all():
+            place = count
         feasibility = None
         if place is not None or not strategy.imputes_failures:
             feasibility = feasibility_of(ledger, now, strategy, self.bounds)

@@ -182,6 +182,18 @@ def test_it_finds_the_optimum(imputation, gap):
     assert best.y > 0.5 * max(design)
 
 
+def test_queries_on_a_plateau_are_spread() -> None:
+    """All values are equal; a value that differs makes the model choose again."""
+    ledger, propose = FeedbackLedger(2), make_proposer(fit=None)
+    for _ in range(24):
+        ledger.tell(ledger.submit(propose(ledger)), 0.1)
+    cells = ((ledger.queries() - BOUNDS[0]) / BOUNDS.diff(dim=0) * 3).long()
+    assert len(cells.unique(dim=0)) == 9
+    spread = propose(ledger)
+    ledger.amend(0, 0.2)
+    assert not torch.equal(propose(ledger), spread)
+
+
 # ------------------------------------------------------------------ fitting and resuming
 
 
