@@ -21,7 +21,6 @@ from botorch.acquisition.input_constructors import (
     construct_inputs_qLogNEI,
 )
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.acquisition.utils import get_infeasible_cost
 from botorch.exceptions import BotorchWarning, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils import draw_sobol_samples
@@ -41,6 +40,7 @@ from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.constrained import Limits, checked_constraints
 from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import observed_process, raw_train_inputs
 
 # A mapping from outcome indices to limits, or the functions of samples that Ax passes to every
@@ -337,9 +337,6 @@ def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
     margin = 0.1 * (high - low)
     around = draw_sobol_samples(torch.stack([low - margin, high + margin]), n=32, q=1, seed=0)
     sign = 1.0 if maximize else -1.0
-    cost = get_infeasible_cost(
-        torch.cat([X, around.squeeze(-2)]),
-        model,
-        posterior_transform=ScalarizedPosteriorTransform(X.new_tensor([sign])),
-    )
-    return -sign * cost.squeeze(-1)
+    points = torch.cat([X, around.squeeze(-2)]).unsqueeze(-2)
+    mean, deviation = mean_and_deviation(model, points)
+    return sign * (sign * mean - 6.0 * deviation).min().clamp_max(0.0)

@@ -23,6 +23,7 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.matching_rows import is_any_of
+from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import like, observed_process
 from botorch_calib.robust.contexts import pairwise_distances
 
@@ -205,7 +206,8 @@ def with_failures_imputed(
     X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
     poor = poor_value(ledger, now)
     with torch.no_grad():
-        values = sign * (sign * observed_process(model).posterior(X).mean).clamp_max(poor)
+        mean, _ = mean_and_deviation(observed_process(model), X)
+        values = sign * (sign * mean).clamp_max(poor)
         return with_observations(model, X, values)
 
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.outcome import Bilog
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -26,8 +28,11 @@ from botorch_calib.asynchronous.failed_queries import (
     Feasibility,
     borders_are_overdrawn,
     feasibility_of,
+    poor_value,
+    with_failures_imputed,
 )
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.models.outcome_transforms import train_data
 from botorch_calib.models.process import raw_train_inputs
 from tests.asynchronous.runs import BOUNDS, CENSOR, Held, Inline, fit
 from tests.gps import DOUBLE
@@ -352,3 +357,16 @@ def test_failures_are_poor_values(maximize):
     at, values = models.failures(5)
     assert_close(at, lost)
     assert_close(values, torch.stack([predicted[0], poor]))
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_failures_under_a_nonlinear_outcome_transform():
+    """Its posterior has no mean in BoTorch."""
+    ledger = FeedbackLedger(1)
+    for x in torch.linspace(0.0, 1.0, 6).tolist():
+        ledger.observe(ledger.submit([x]), 5.0 * math.sin(6.0 * x))
+    ledger.fail(ledger.submit([0.5]))
+    gp = SingleTaskGP(*ledger.to_observations(), outcome_transform=Bilog())
+    model = with_failures_imputed(gp, ledger, ledger.now(), DelayStrategy(Models()))
+    assert train_data(model)[1].shape == (7, 1)
+    assert train_data(model)[1][-1] <= poor_value(ledger, ledger.now()) + 1e-9
