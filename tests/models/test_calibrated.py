@@ -275,6 +275,21 @@ def test_multi_task_history(base, calibrator):
     torch.testing.assert_close(model.posterior(X).variance, full.variance)
 
 
+@pytest.mark.parametrize("base", MULTI_TASK)
+def test_multi_task_observe(base):
+    """As in a history, the calibrator learns from the output task only."""
+    models = [CalibratedModel(BASES[base](), OnlineConformal(0.3)) for _ in range(2)]
+    X, Y = grid(4), torch.arange(4.0, **DOUBLE).unsqueeze(-1)
+    at_task = torch.cat([X, torch.tensor([[0.0], [1.0], [0.0], [1.0]], **DOUBLE)], dim=-1)
+    models[0].observe(at_task, Y)
+    models[1].observe(X[::2], Y[::2])
+    assert [model.calibrator.num_updates for model in models] == [2, 2]
+    torch.testing.assert_close(*(model.calibrator.half_width(at_task) for model in models))
+    assert models[0].train_targets.shape == (12 + 4,)
+    models[0].observe(at_task[1::2] + torch.tensor([0.1, 0.1, 0.0], **DOUBLE), Y[1::2])
+    assert models[0].calibrator.num_updates == 2
+
+
 # ------------------------------------------------------------------ observe
 
 
