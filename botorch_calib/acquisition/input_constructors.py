@@ -41,7 +41,12 @@ from botorch_calib.acquisition.constrained import Limits, checked_constraints
 from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.predict import mean_and_deviation
-from botorch_calib.models.process import observed_process, raw_train_inputs
+from botorch_calib.models.process import (
+    in_output_task,
+    observed_process,
+    raw_train_inputs,
+    with_task_feature,
+)
 
 # A mapping from outcome indices to limits, or the functions of samples that Ax passes to every
 # acquisition function. A closed form cannot use these functions, so they are ignored.
@@ -301,7 +306,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
         (dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
     ]
     if len(observed) == len(members):
-        return observed
+        return [*map(_of_output_task, members, observed)]
     # The data do not have one column per model, so use the models' own training data.
     observed = []
     for base in map(observed_process, members):
@@ -311,7 +316,16 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
                 "Give `best_f`: its default needs the data of each of the model's outcomes."
             )
         observed.append((X, raw_train_targets(base).squeeze(-1)))
-    return observed
+    return [*map(_of_output_task, members, observed)]
+
+
+def _of_output_task(model: Model, observed: Observations) -> Observations:
+    """The observations of the task that a multi-task model predicts; all, of other models."""
+    X, values = observed
+    own = in_output_task(model, with_task_feature(model, X))
+    if not own.any():
+        raise NotImplementedError("Give `best_f`: the output task has not been observed.")
+    return X[own], values[own]
 
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
