@@ -43,6 +43,7 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import LinearOperator
 from torch import Size, Tensor
 
+from botorch_calib._validation import broadcasts_to
 from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
@@ -200,6 +201,11 @@ def _uncalibrated(
     outcome_map = outcome_map_of(process, X)
     if noise is not None:
         noise = noise.unsqueeze(MEMBER_DIM) if members and noise.dim() == X.dim() > 2 else noise
+        if not broadcasts_to(noise.shape, targets.mean.shape):
+            raise BotorchTensorDimensionError(
+                f"`observation_noise` of shape {tuple(noise.shape)} does not broadcast to the "
+                f"shape of the mean, {tuple(targets.mean.shape)}."
+            )
     elif needs_noise:
         noise = noise_at(process, targets.inputs)
         noise = _added_noise(process, X, targets, members) if noise is None else noise

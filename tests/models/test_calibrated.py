@@ -207,6 +207,8 @@ def test_arguments_are_checked():
                 make(gp, other)
         with pytest.raises(InputDataError, match="`excess` must be one of"):
             make(gp, calibrator, excess="model")
+        with pytest.raises(InputDataError, match="`denoise` must be True or False"):
+            make(gp, calibrator, denoise="False")
         for already in (CalibratedModel(gp, calibrator), pending):
             with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
                 make(already, calibrator)
@@ -239,6 +241,9 @@ def test_noise_of_the_posterior_is_checked():
     for bad in (0.1, 1, None):
         with pytest.raises(InputDataError, match="`observation_noise` must be True, False or a"):
             model.posterior(X.double(), observation_noise=bad)
+    for shape in ((3,), (3, 3), (4, 1, 1), (2, 3, 1, 1)):
+        with pytest.raises(BotorchTensorDimensionError, match="`observation_noise` of shape"):
+            model.posterior(X.double(), observation_noise=torch.ones(shape, **DOUBLE))
 
 
 def test_conditioning_needs_inputs_of_the_models_width_and_a_value_for_each():
