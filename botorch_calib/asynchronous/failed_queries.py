@@ -199,15 +199,15 @@ def with_failures_imputed(
 
     An imputed value is the worse of `poor_value` and the model's prediction. Under a nonlinear
     outcome transform, the mean and the standard deviation in `poor_value` are those of the targets,
-    and the result is transformed back. The worst observed
-    value would distort a smooth model near the failing region, where the best point may be. With
-    the mean of the values, the search would return to the region two or three times as often.
+    and the result is transformed back. The worst observed value would distort a smooth model near
+    the failing region, where the best point may be. With the mean of the values, the search would
+    return to the region two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
         return model
     X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
-    process, poor = observed_process(model), poor_value(ledger, now)
+    process, poor = observed_process(model), X.new_tensor(poor_value(ledger, now))
     with torch.no_grad():
         mean, _ = mean_and_deviation(process, X)
         if not has_affine_outcomes(process):  # the poor value may be outside its domain
