@@ -21,7 +21,6 @@ from botorch.acquisition.input_constructors import (
     construct_inputs_qLogNEI,
 )
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.acquisition.utils import get_infeasible_cost
 from botorch.exceptions import BotorchWarning, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils import draw_sobol_samples
@@ -41,7 +40,13 @@ from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.constrained import Limits, checked_constraints
 from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import raw_train_targets
-from botorch_calib.models.process import observed_process, raw_train_inputs
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import (
+    in_output_task,
+    observed_process,
+    raw_train_inputs,
+    with_task_feature,
+)
 
 # A mapping from outcome indices to limits, or the functions of samples that Ax passes to every
 # acquisition function. A closed form cannot use these functions, so they are ignored.
@@ -301,7 +306,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
         (dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
     ]
     if len(observed) == len(members):
-        return observed
+        return [*map(_of_output_task, members, observed)]
     # The data do not have one column per model, so use the models' own training data.
     observed = []
     for base in map(observed_process, members):
@@ -311,7 +316,16 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
                 "Give `best_f`: its default needs the data of each of the model's outcomes."
             )
         observed.append((X, raw_train_targets(base).squeeze(-1)))
-    return observed
+    return [*map(_of_output_task, members, observed)]
+
+
+def _of_output_task(model: Model, observed: Observations) -> Observations:
+    """The observations of the task that a multi-task model predicts; all, of other models."""
+    X, values = observed
+    own = in_output_task(model, with_task_feature(model, X))
+    if not own.any():
+        raise NotImplementedError("Give `best_f`: the output task has not been observed.")
+    return X[own], values[own]
 
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
@@ -337,9 +351,6 @@ def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
     margin = 0.1 * (high - low)
     around = draw_sobol_samples(torch.stack([low - margin, high + margin]), n=32, q=1, seed=0)
     sign = 1.0 if maximize else -1.0
-    cost = get_infeasible_cost(
-        torch.cat([X, around.squeeze(-2)]),
-        model,
-        posterior_transform=ScalarizedPosteriorTransform(X.new_tensor([sign])),
-    )
-    return -sign * cost.squeeze(-1)
+    points = torch.cat([X, around.squeeze(-2)]).unsqueeze(-2)
+    mean, deviation = mean_and_deviation(model, points)
+    return sign * (sign * mean - 6.0 * deviation).min().clamp_max(0.0)

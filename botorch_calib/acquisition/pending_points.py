@@ -108,7 +108,8 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     conditioned = []
     for (model, X, posterior), draw in zip(parts, draws.split(sizes, dim=-1), strict=True):
         sampler = SobolQMCNormalSampler(torch.Size([num_fantasies]))
-        base_samples = draw.reshape(-1, *posterior.base_sample_shape).to(posterior.mean)
+        base_samples = draw.reshape(-1, *posterior.base_sample_shape)
+        base_samples = base_samples.to(posterior.device, posterior.dtype)
         sampler.register_buffer("base_samples", base_samples)
         conditioned.append(model.fantasize(X, sampler))
     return conditioned

@@ -11,7 +11,7 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from botorch.sampling import pathwise
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
@@ -24,7 +24,7 @@ from torch.nn import Module
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.models.matching_rows import first_places
-from botorch_calib.models.predict import check_one_value_each, slots_of
+from botorch_calib.models.predict import check_one_value_each, mean_and_deviation, slots_of
 from botorch_calib.models.process import like, with_own_hyperparameters
 from botorch_calib.models.requirements import scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
@@ -213,7 +213,10 @@ def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., pathwise.SamplePath
 def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Return the posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
     posterior = model.posterior(X)
-    mean: Tensor = posterior.mean.squeeze(-1)
+    # BoTorch's posterior under a nonlinear outcome transform may lack a mean.
+    is_transformed = isinstance(posterior, TransformedPosterior)
+    mean: Tensor = mean_and_deviation(model, X)[0] if is_transformed else posterior.mean
+    mean = mean.squeeze(-1)
     if type(posterior) is not GPyTorchPosterior:
         with random_stream(seed, X.device), warnings.catch_warnings():
             # GPyTorch warns of the jitter that close points need. The jitter has no visible effect.

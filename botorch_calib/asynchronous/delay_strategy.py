@@ -69,7 +69,8 @@ class DelayStrategy:
 
             ``"impute"``: at failures, the model is conditioned on the worse of two values: its own
             prediction, and the mean of the observed values minus their standard deviation (plus, if
-            the objective is minimized).
+            the objective is minimized). Under a nonlinear outcome transform, this mean and this
+            deviation are taken after the transform, and the result is transformed back.
 
             ``"ignore"``: failures have no effect. This is for failures unrelated to the query.
         spread_beyond: If more queries than this number are pending, every second query (a random

@@ -23,7 +23,9 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.matching_rows import is_any_of
-from botorch_calib.models.process import like, observed_process
+from botorch_calib.models.outcome_transforms import has_affine_outcomes, outcome_map_of
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import like, observed_process, with_task_feature
 from botorch_calib.robust.contexts import pairwise_distances
 
 # A point repeats a failed query if the two differ by no more than this in every coordinate, as a
@@ -195,17 +197,26 @@ def with_failures_imputed(
 ) -> Model:
     """Return the model, conditioned on imputed values of lost queries if the strategy imputes them.
 
-    An imputed value is the worse of `poor_value` and the model's prediction. The worst observed
-    value would distort a smooth model near the failing region, where the best point may be. With
-    the mean of the values, the search would return to the region two or three times as often.
+    An imputed value is the worse of `poor_value` and the model's prediction. Under a nonlinear
+    outcome transform, the mean and the standard deviation in `poor_value` are those of the targets,
+    and the result is transformed back. The worst observed value would distort a smooth model near
+    the failing region, where the best point may be. With the mean of the values, the search would
+    return to the region two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
         return model
     X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
-    poor = poor_value(ledger, now)
+    process, poor = observed_process(model), X.new_tensor(poor_value(ledger, now))
     with torch.no_grad():
-        values = sign * (sign * observed_process(model).posterior(X).mean).clamp_max(poor)
+        mean, _ = mean_and_deviation(process, X)
+        if not has_affine_outcomes(process):  # the poor value may be outside its domain
+            known, Y = (like(process, values) for values in ledger.to_observations(now))
+            here, there = (with_task_feature(process, points) for points in (X, known))
+            targets = outcome_map_of(process, there).latent(Y)
+            poor = targets.mean() - sign * targets.std()
+            poor = sign * outcome_map_of(process, here).outcome(poor.expand(len(X), 1))
+        values = sign * (sign * mean).clamp(max=poor)
         return with_observations(model, X, values)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.posteriors import TorchPosterior
+from botorch.posteriors import TorchPosterior, TransformedPosterior
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -19,6 +19,7 @@ from botorch_calib._validation import (
     check_unit_interval,
 )
 from botorch_calib.exceptions import warn
+from botorch_calib.models.predict import predict
 from botorch_calib.posteriors import normal_scores
 
 # Each bet is on an event, a tail with one of these predicted probabilities, and on the ratio of the
@@ -207,6 +208,8 @@ class CalibrationAlarm:
         """
         check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+        if isinstance(posterior, TransformedPosterior):  # of a nonlinear outcome transform
+            posterior = predict(model, X.unsqueeze(-2), objective=False)
         if posterior.mean.shape != (len(X), 1, 1):
             raise UnsupportedError(
                 "`model` must predict one outcome with one distribution, got a "

@@ -39,7 +39,8 @@ from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.decisions.matching_decisions import tolerances
 from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.conditioning import hallucinated
+from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import raw_width
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.prediction import EXCESS
@@ -171,8 +172,11 @@ def best(
     """
     point, certified = search(constraint)
     if not certified and pending is not None and len(pending):
-        models = constraint.models.items()
-        expected = {name: hallucinated(model, pending) for name, model in models}
+        with torch.no_grad():
+            expected = {
+                name: with_observations(model, pending, mean_and_deviation(model, pending)[0])
+                for name, model in constraint.models.items()
+            }
         point, _ = search(constraint.with_model(expected))
     return point, certified
 

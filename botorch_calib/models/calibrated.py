@@ -9,7 +9,7 @@ from botorch.exceptions import UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
 
-from botorch_calib._validation import check_one_of
+from botorch_calib._validation import check_flag, check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
@@ -56,7 +56,7 @@ class CalibratedModel(Surrogate):
     Raises:
         UnsupportedError: If ``model`` has several outputs, a non-Gaussian likelihood or an outcome
             transform that does not increase, or is calibrated already.
-        InputDataError: If ``calibrator`` has learned on another device.
+        InputDataError: If ``calibrator`` has learned on another device, or an option is malformed.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
@@ -71,6 +71,7 @@ class CalibratedModel(Surrogate):
         self, model: Model, calibrator: Calibrator, denoise: bool = True, excess: str = "noise"
     ) -> None:
         self._check_model(model)
+        denoise = check_flag("denoise", denoise)
         calibrator = checked_calibrator(observed_process(model), calibrator, denoise)
         check_one_of("excess", excess, EXCESS)
         super().__init__(model, calibrator=calibrator, denoise=denoise, excess=excess)

@@ -275,12 +275,6 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
     return conditioned_on(model, X.expand(*shape[:-1], X.shape[-1]), Y.expand(shape), **noise)
 
 
-@torch.no_grad()
-def hallucinated(model: Any, X: Tensor) -> Model:
-    """Return the model conditioned on its own posterior means at the points ``X``, ``n x d``."""
-    return with_observations(model, X, model.posterior(X).mean)
-
-
 def learns_in_context(model: object) -> bool:
     """Whether a model is a prior-fitted network (PFN) of botorch_community.
 

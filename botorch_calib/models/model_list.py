@@ -140,6 +140,11 @@ class CalibratedModelList(ModelList):
         if not all(-num <= i < num for i in indices):
             raise InputDataError(f"`output_indices` {indices} name none of {num} outcomes.")
         chosen = [i % num for i in indices]
+        if isinstance(observation_noise, Tensor) and observation_noise.shape[-1:] != (num,):
+            raise BotorchTensorDimensionError(
+                f"`observation_noise` must have one column for each of {num} outcomes, got shape "
+                f"{tuple(observation_noise.shape)}."
+            )
         if posterior_transform is not None:
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]

@@ -43,12 +43,17 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import LinearOperator
 from torch import Size, Tensor
 
+from botorch_calib._validation import broadcasts_to
 from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
 from botorch_calib.models.conditioning import learns_in_context, with_context
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
-from botorch_calib.models.outcome_transforms import outcome_map_of, train_data
+from botorch_calib.models.outcome_transforms import (
+    inputs_of_transform,
+    outcome_map_of,
+    train_data,
+)
 from botorch_calib.models.process import (
     as_in_training,
     check_fits,
@@ -196,6 +201,11 @@ def _uncalibrated(
     outcome_map = outcome_map_of(process, X)
     if noise is not None:
         noise = noise.unsqueeze(MEMBER_DIM) if members and noise.dim() == X.dim() > 2 else noise
+        if not broadcasts_to(noise.shape, targets.mean.shape):
+            raise BotorchTensorDimensionError(
+                f"`observation_noise` of shape {tuple(noise.shape)} does not broadcast to the "
+                f"shape of the mean, {tuple(targets.mean.shape)}."
+            )
     elif needs_noise:
         noise = noise_at(process, targets.inputs)
         noise = _added_noise(process, X, targets, members) if noise is None else noise
@@ -558,23 +568,24 @@ def scores_of_observations(
             process, points, objective=False, sole_values="The score of an observation"
         )
         if Yvar is not None and prediction.target_noise is not None:
-            prediction.target_noise = _given_noise(process, prediction, Y, Yvar)
+            prediction.target_noise = _given_noise(process, prediction, X, Y, Yvar)
         z = prediction.own_score(Y.unsqueeze(-1)).reshape(-1)
     z = z.clamp(-_FARTHEST, _FARTHEST) if kind_of(process) == "cdf" else z
     return inputs_of_calibrator(prediction).squeeze(-2), z.to(Y)
 
 
-def _given_noise(process: Any, prediction: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
+def _given_noise(process: Any, prediction: Any, X: Tensor, Y: Tensor, Yvar: Tensor) -> Tensor:
     """Return ``Yvar`` in the space of the targets, with the model's noise in place of NaN.
 
-    ``Y`` is needed if the transform is not affine. Any learned noise is added to ``Yvar``. The
-    result broadcasts against the shape of the prediction's noise.
+    ``X`` and ``Y`` are needed if the transform is not affine. Any learned noise is added to
+    ``Yvar``. The result broadcasts against the shape of the prediction's noise.
     """
     shape = -1, *[1] * (prediction.target_mean.dim() - 1)
     if isinstance(prediction.outcome_map, Affine):
         given = prediction.outcome_map.scaled(Yvar.double().view(shape), power=-2)
     else:
-        given = process.outcome_transform(Y, Yvar)[1].double().view(shape)
+        strata = inputs_of_transform(process, with_task_feature(process, X))
+        given = process.outcome_transform(Y, Yvar, **strata)[1].double().view(shape)
     learned = learned_noise(process)
     if learned is not None:  # the process adds it to given variances
         given = given + learned.unsqueeze(-1)

@@ -31,6 +31,7 @@ from botorch_calib.models.process import (
     as_in_training,
     batch_shape_of,
     checked_observations,
+    in_output_task,
     kind_of,
     like,
     observed_process,
@@ -144,7 +145,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         Call this method before refitting; `with_model` combines the refitted process with the
         calibrator. Observations that the data of an exact Gaussian process already contain, with
         the same point and value to six digits, are ignored. An exact Gaussian process converts data
-        to its own precision. If an error is raised, nothing has changed.
+        to its own precision. For a ``MultiTaskGP``, the calibrator learns only from observations of
+        the output task. If an error is raised, nothing has changed.
 
         Args:
             X: Inputs ``n x d``, in the order of observation. Unless ``condition`` is
@@ -191,17 +193,20 @@ class Surrogate(WrapperModel, FantasizeMixin):
         if not len(X):
             return
         process, pending, calibrator = self.model, self.X_pending, self.calibrator
-        if calibrator is not None:
-            scored = scores_of_observations(process, X, Y, Yvar)
+        own = in_output_task(process, X)
+        x, y = X[own], Y[own]
+        yvar, told = (None if each is None else each[own] for each in (Yvar, sides))
+        if calibrator is not None and len(x):
+            scored = scores_of_observations(process, x, y, yvar)
         if condition:
             pending = still_pending(pending, X, process)
             values = Y if sides is None else stand_ins(process, X, Y, sides)
             process = with_observations(process, X, values, Yvar)
-        if calibrator is not None:  # last: after an error above, nothing must have changed
-            if sides is None:
+        if calibrator is not None and len(x):  # last: an error above must not change anything
+            if told is None:
                 calibrator.update(*scored)
             else:
-                teach(calibrator, *scored, X, Y, sides)
+                teach(calibrator, *scored, x, y, told)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()

@@ -172,12 +172,14 @@ def _changing(model: Model) -> Iterator[None]:
     was_training = model.training
     # Only exact models are put in training mode. A fully Bayesian model would lose its draws, and a
     # variational model has no training data.
-    if isinstance(model, ExactGP) and not is_fully_bayesian(model):
+    has_draws = is_fully_bayesian(model)
+    if isinstance(model, ExactGP) and not has_draws:
         model.train()
     try:
         yield
     finally:
-        model.train(was_training)
+        if not (was_training and has_draws):
+            model.train(was_training)
 
 
 def check_output_indices(indices: list[int] | None) -> None:

@@ -272,6 +272,8 @@ class Prediction:
             lower: Lower limit, below ``upper``; None for minus infinity.
             upper: Upper limit; None for infinity.
         """
+        if lower is None and upper is None:
+            return self.target_mean.new_zeros(self.shape, dtype=self.dtype)
         named = {"lower": lower, "upper": upper}.items()
         ends = [None if end is None else self._latent(name, end) for name, end in named]
         # Rounded masses may add up to slightly more than 1, so the logarithm is clamped at 0.

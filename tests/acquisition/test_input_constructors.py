@@ -50,7 +50,14 @@ from botorch_calib import (
 from botorch_calib.acquisition import RobustAcquisition
 from botorch_calib.acquisition.input_constructors import best_feasible_observation
 from botorch_calib.decisions import CertifiedSetExpansion
-from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_model
+from tests.gps import (
+    DOUBLE,
+    far_from_gaussian,
+    make_data,
+    make_gp,
+    make_model,
+    make_multitask,
+)
 
 IMPROVEMENTS: list[type[Any]] = [
     CalibratedExpectedImprovement,
@@ -327,6 +334,31 @@ def test_nothing_feasible_leaves_the_order_of_feasibility(maximize: bool) -> Non
     assert ranks.corrcoef()[0, 1] > 0.95
     with pytest.warns(BotorchWarning):  # reproducible, whatever the state of the generator
         assert best_feasible_observation(models, BLOCK, 0, limits, maximize) == best
+
+
+def test_the_best_value_is_one_of_the_output_task() -> None:
+    gp = make_multitask()
+    X, Y, _ = make_data()
+    task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
+    whole = torch.cat([X, task], dim=-1)
+    data = SupervisedDataset(
+        whole, Y + 100.0 * task, feature_names=["a", "b", "task"], outcome_names=["y"]
+    )
+    model = CalibratedModel(gp, far_from_gaussian())
+    constructor = get_acqf_input_constructor(LogCalibratedExpectedImprovement)
+    best = Y[::2].max()
+    assert constructor(model=model, training_data=data)["best_f"] == best
+    # Two datasets for one model: its own data are used.
+    own = constructor(model=model, training_data={"y": data, "z": data})["best_f"]
+    assert_close(own, best)
+    with pytest.warns(BotorchWarning, match="No observation is feasible"):
+        worst = best_feasible_observation([gp, gp], {0: data, 1: data}, 0, {1: (9e3, None)}, True)
+    assert worst < Y.min()
+    other = SupervisedDataset(
+        whole[1::2], Y[1::2], feature_names=["a", "b", "task"], outcome_names=["y"]
+    )
+    with pytest.raises(NotImplementedError, match="output task has not been observed"):
+        constructor(model=model, training_data=other)
 
 
 def test_limits_from_linear_constraints() -> None:

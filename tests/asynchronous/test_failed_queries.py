@@ -10,6 +10,8 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.outcome import Bilog, Log
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -26,8 +28,11 @@ from botorch_calib.asynchronous.failed_queries import (
     Feasibility,
     borders_are_overdrawn,
     feasibility_of,
+    with_failures_imputed,
 )
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.models.outcome_transforms import train_data
+from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import raw_train_inputs
 from tests.asynchronous.runs import BOUNDS, CENSOR, Held, Inline, fit
 from tests.gps import DOUBLE
@@ -352,3 +357,24 @@ def test_failures_are_poor_values(maximize):
     at, values = models.failures(5)
     assert_close(at, lost)
     assert_close(values, torch.stack([predicted[0], poor]))
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("transform", [Log(), Bilog()], ids=["log", "bilog"])
+def test_failures_under_a_nonlinear_outcome_transform(transform, maximize):
+    """Imputed values are those of a model of the targets, transformed back."""
+    ledger = FeedbackLedger(1, maximize=maximize)
+    for x in torch.linspace(0.0, 1.0, 6).tolist():
+        ledger.observe(ledger.submit([x]), math.exp(4.0 * math.sin(5.0 * x)))
+    for x in (0.3, 0.9):
+        ledger.fail(ledger.submit([x]))
+    X, Y = ledger.to_observations()
+    assert Y.mean() < Y.std()  # their difference has no logarithm
+    gp: Any = SingleTaskGP(X, Y, outcome_transform=transform)
+    model = with_failures_imputed(gp, ledger, ledger.now(), DelayStrategy(Models()))
+    sign, targets = 1.0 if maximize else -1.0, transform(Y)[0]
+    mean = mean_and_deviation(gp, torch.tensor([[0.3], [0.9]], **DOUBLE))[0]
+    poor = transform.untransform((targets.mean() - sign * targets.std()).view(1, 1))[0]
+    expected = torch.minimum(mean, poor) if maximize else torch.maximum(mean, poor)
+    assert_close(train_data(model)[1][-2:], expected.detach())

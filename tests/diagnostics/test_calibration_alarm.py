@@ -13,6 +13,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform
 from botorch.posteriors import TorchPosterior
 from scipy.stats import kstest
 from scipy.stats import t as student_t
@@ -158,6 +159,19 @@ def test_a_posterior_of_another_law_is_not_taken_to_be_normal() -> None:
     Y = torch.linspace(-4.0, 9.0, 6).double().unsqueeze(-1)
     (alarm := CalibrationAlarm()).watch(model, torch.rand(6, 1), Y)
     (own := CalibrationAlarm()).observe(torch.from_numpy(student_t.cdf(Y, 3.0)))
+    assert alarm.wealth == pytest.approx(own.wealth, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+@pytest.mark.parametrize("transform", [Log(), Bilog()], ids=["log", "bilog"])
+def test_a_transformed_posterior_is_not_taken_to_be_normal(transform: OutcomeTransform) -> None:
+    X, Y = torch.rand(8, 1).double(), torch.linspace(0.1, 9.0, 8).double().unsqueeze(-1)
+    gp: Any = SingleTaskGP(X, Y, outcome_transform=transform)
+    gp.likelihood.noise = 1.0
+    (alarm := CalibrationAlarm()).watch(gp, X, Y)
+    latent: Any = SingleTaskGP(X, transform(Y)[0], outcome_transform=None)
+    latent.load_state_dict(gp.state_dict())
+    (own := CalibrationAlarm()).watch(latent, X, transform(Y)[0])
     assert alarm.wealth == pytest.approx(own.wealth, rel=1e-9)
 
 

@@ -11,9 +11,12 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.transforms.outcome import Bilog
 from torch import Tensor
+from torch.testing import assert_close
 
-from botorch_calib import ChanceConstraint
+from botorch_calib import CalibratedModel, ChanceConstraint
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
@@ -23,6 +26,7 @@ from botorch_calib.decisions.rows import DecisionAccount
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _stored as stored_decisions
 from botorch_calib.integrations._stored import best, constraint_of, trials_in_table
+from botorch_calib.models.outcome_transforms import train_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 LIMITS = {"y": (None, 0.6), "z": (-0.6, 0.6)}
@@ -106,6 +110,20 @@ def test_an_ensemble_learns_beside_what_is_pending() -> None:
     first, certified = best(search, constraint, None)
     second, _ = best(search, constraint, first)
     assert not certified and (second - first).abs() > 0.01
+
+
+def test_a_search_beside_pending_points_under_a_nonlinear_outcome_transform() -> None:
+    X, Y = data(6, 0)
+    gp = SingleTaskGP(X, Y[:, :1], outcome_transform=Bilog())
+    found: list[Any] = []
+
+    def search(under: ChanceConstraint) -> tuple[Tensor, bool]:
+        found.append(*under.models.values())
+        return X[:1], False
+
+    best(search, ChanceConstraint(gp, upper=-9.0), X[1:3])
+    expected = CalibratedModel(gp, NoCalibration()).posterior(X[1:3]).mean
+    assert_close(train_data(found[1])[1][-2:], expected.detach())
 
 
 def test_outcomes_that_are_no_numbers_or_infinite() -> None:

@@ -207,6 +207,8 @@ def test_arguments_are_checked():
                 make(gp, other)
         with pytest.raises(InputDataError, match="`excess` must be one of"):
             make(gp, calibrator, excess="model")
+        with pytest.raises(InputDataError, match="`denoise` must be True or False"):
+            make(gp, calibrator, denoise="False")
         for already in (CalibratedModel(gp, calibrator), pending):
             with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
                 make(already, calibrator)
@@ -239,6 +241,9 @@ def test_noise_of_the_posterior_is_checked():
     for bad in (0.1, 1, None):
         with pytest.raises(InputDataError, match="`observation_noise` must be True, False or a"):
             model.posterior(X.double(), observation_noise=bad)
+    for shape in ((3,), (3, 3), (4, 1, 1), (2, 3, 1, 1)):
+        with pytest.raises(BotorchTensorDimensionError, match="`observation_noise` of shape"):
+            model.posterior(X.double(), observation_noise=torch.ones(shape, **DOUBLE))
 
 
 def test_conditioning_needs_inputs_of_the_models_width_and_a_value_for_each():
@@ -273,6 +278,21 @@ def test_multi_task_history(base, calibrator):
     full = model.posterior(torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1))
     assert full.mean.shape == (3, 1)
     torch.testing.assert_close(model.posterior(X).variance, full.variance)
+
+
+@pytest.mark.parametrize("base", MULTI_TASK)
+def test_multi_task_observe(base):
+    """As in a history, the calibrator learns from the output task only."""
+    models = [CalibratedModel(BASES[base](), OnlineConformal(0.3)) for _ in range(2)]
+    X, Y = grid(4), torch.arange(4.0, **DOUBLE).unsqueeze(-1)
+    at_task = torch.cat([X, torch.tensor([[0.0], [1.0], [0.0], [1.0]], **DOUBLE)], dim=-1)
+    models[0].observe(at_task, Y)
+    models[1].observe(X[::2], Y[::2])
+    assert [model.calibrator.num_updates for model in models] == [2, 2]
+    torch.testing.assert_close(*(model.calibrator.half_width(at_task) for model in models))
+    assert models[0].train_targets.shape == (12 + 4,)
+    models[0].observe(at_task[1::2] + torch.tensor([0.1, 0.1, 0.0], **DOUBLE), Y[1::2])
+    assert models[0].calibrator.num_updates == 2
 
 
 # ------------------------------------------------------------------ observe

@@ -207,6 +207,16 @@ def test_unfitted():
         CalibratedModel.from_history(model, OnlineConformal(0.2))
 
 
+def test_a_state_is_loaded_into_an_unfitted_model():
+    pytest.importorskip("numpyro")
+    source = CalibratedModel.from_history(make_ensemble("SAAS"), OnlineConformal(0.2))
+    target = CalibratedModel(make_ensemble("SAAS").train(), OnlineConformal(0.2))
+    assert target.model.covar_module is None
+    target.load_state_dict(source.state_dict())
+    X = points(3)
+    assert_close(target.posterior(X).mean, source.posterior(X).mean)
+
+
 def test_noise_given_for_tasks_is_that_of_each_point():
     """As many points as members, so that a mix-up of both would not raise an error."""
     model = make_ensemble("multi-task, given noise")

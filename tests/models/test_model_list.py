@@ -185,6 +185,9 @@ def test_outcomes_and_noise_are_each_ones_own() -> None:
                 assert_close(posterior.variance[..., place], alone.variance[..., 0])
     with pytest.raises(InputDataError, match=r"`output_indices` \[3\] name none of 3"):
         model.posterior(T, output_indices=[3])
+    for bad in (given[:, :1], given[:, :0], given[0, 0]):
+        with pytest.raises(BotorchTensorDimensionError, match="one column for each of 3 outcomes"):
+            model.posterior(T, observation_noise=bad)
     subset = model.subset_output([2, 0])
     assert type(subset) is CalibratedModelList
     assert_close(subset.posterior(T).mean, model.posterior(T, output_indices=[2, 0]).mean)

@@ -188,6 +188,25 @@ def test_several_tasks_each_in_its_own_units() -> None:
     assert model.calibrator.num_updates == len(X) // 2 + 4
 
 
+def test_given_noise_of_several_tasks_is_that_of_the_targets() -> None:
+    X, Y, Yvar = make_data()
+    inputs = torch.cat([X, (torch.arange(len(X)) % 2).double().unsqueeze(-1)], dim=-1)
+
+    def strata() -> StratifiedStandardize:
+        return StratifiedStandardize(2, torch.tensor([0.0, 1.0], dtype=torch.double))
+
+    chain, kind = ChainedOutcomeTransform(log=Log(), strata=strata()), {"output_tasks": [1]}
+    given = Yvar * (2 * Y).exp()
+    gp = MultiTaskGP(inputs, Y.exp(), 2, given, outcome_transform=chain, **kind)
+    inner = MultiTaskGP(inputs, Y, 2, Yvar, outcome_transform=strata(), **kind)
+    state = {k: v for k, v in gp.state_dict().items() if not k.startswith("outcome_transform")}
+    inner.load_state_dict(state, strict=False)
+    model, expected = (CalibratedModel(each, OnlineConformal(0.2)) for each in (gp, inner))
+    model.observe(X[1:3] + 0.01, Y[1:3].exp(), given[1:3])
+    expected.observe(X[1:3] + 0.01, Y[1:3], Yvar[1:3])
+    assert_close(model.calibrator.state_dict(), expected.calibrator.state_dict())
+
+
 @pytest.mark.parametrize(("name", "best"), [("log", 0.3), ("bilog", -6.0)])
 def test_acquisition_functions(name: str, best: float) -> None:
     gp, _ = pair(name)

@@ -334,6 +334,11 @@ def test_noise_that_overflows_in_single_precision() -> None:
     assert CalibratedPosterior(single, PREDICTIVE, 1e30).variance.isfinite().all()
 
 
+def test_no_limits_hold_surely() -> None:
+    posterior = make("conformal", X)
+    assert_close(posterior.log_probability_between(None, None), torch.zeros_like(posterior.mean))
+
+
 def test_method_errors():
     posterior = make("conformal", X)
     for level in (0.0, 1.0, -0.1, math.nan):
