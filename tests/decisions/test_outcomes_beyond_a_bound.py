@@ -110,9 +110,10 @@ def test_bad_arguments_and_rows_are_named() -> None:
 def test_a_ledger_is_told_bounds(tmp_path: Any) -> None:
     """With a value, or of a query that failed; by the names of the decision."""
     tested, X = ChanceConstraint(make_gp(), **WIDE), points(3)
+    above: Any = np.int64(1)
     with FeedbackLedger.open(tmp_path / "ledger.db", dim=2) as ledger:
         ids = [ledger.submit(x, time=0.0, decision=tested.decide(x[None])[0]) for x in X]
-        ledger.tell(ids[0], 1.0, time=1.0, outcomes={"y": 50.0}, beyond={"y": np.int64(1)})
+        ledger.tell(ids[0], 1.0, time=1.0, outcomes={"y": 50.0}, beyond={"y": above})
         ledger.fail(ids[1], "out of memory", time=2.0, outcomes={"y": 100.0}, beyond={"y": 1})
         wrong: Any
         for wrong, match in (

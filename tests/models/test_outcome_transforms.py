@@ -195,7 +195,10 @@ def test_given_noise_of_several_tasks_is_that_of_the_targets() -> None:
     def strata() -> StratifiedStandardize:
         return StratifiedStandardize(2, torch.tensor([0.0, 1.0], dtype=torch.double))
 
-    chain, kind = ChainedOutcomeTransform(log=Log(), strata=strata()), {"output_tasks": [1]}
+    chain, kind = (
+        ChainedOutcomeTransform(log=Log(), strata=strata()),
+        dict[str, Any](output_tasks=[1]),
+    )
     given = Yvar * (2 * Y).exp()
     gp = MultiTaskGP(inputs, Y.exp(), 2, given, outcome_transform=chain, **kind)
     inner = MultiTaskGP(inputs, Y, 2, Yvar, outcome_transform=strata(), **kind)
