@@ -21,6 +21,7 @@ from botorch.exceptions.errors import InputDataError
 from gest_api.vocs import ContextualVariable
 from xopt import VOCS, Evaluator, Xopt
 from xopt.generators.bayesian.models.standard import StandardModelConstructor
+from xopt.generators.bayesian.objectives import CustomXoptObjective
 
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import CalibrationWarning
@@ -493,6 +494,24 @@ class TestErrors:
         ):
             with pytest.raises(InputDataError, match=match):
                 new_xopt(**settings)
+
+    def test_objectives_that_would_be_ignored(self) -> None:
+        """The first would be minimised, and the second would not be called."""
+        explored = VOCS(
+            variables=CONTINUOUS,
+            objectives={"gain": "EXPLORE"},
+            constraints={"loss": ["LESS_THAN", 0.5]},
+        )
+        with pytest.raises(InputDataError, match="minimised or maximised"):
+            ChanceConstrainedGenerator(vocs=explored)
+
+        class Negative(CustomXoptObjective):
+            def forward(self, samples: Any, X: Any = None) -> Any:
+                return -samples[..., 0]
+
+        X = new_xopt()
+        with pytest.raises(InputDataError, match="`custom_objective` would be ignored"):
+            new_xopt(custom_objective=Negative(X.vocs))
 
 
 def test_books_next_to_the_file_that_xopt_dumps_to(
