@@ -25,7 +25,7 @@ from botorch_calib._validation import (
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.predict import slots_of
+from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import like
 from botorch_calib.plotting import style
 
@@ -100,7 +100,8 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     The intervals are for outcomes with observation noise.
 
     Args:
-        model: A calibrated model or any BoTorch model whose posterior has quantiles.
+        model: A calibrated model, or any BoTorch model whose posterior has quantiles or that can be
+            calibrated.
         X: Points ``n x d``.
         level: Probability of each interval, in (0, 1).
 
@@ -111,8 +112,11 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     check_inputs("X", X)
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    # Each point is a batch of its own, since only the marginal distributions are needed.
-    ends = model.posterior(X.unsqueeze(-2), observation_noise=True).quantile(tails)
+    points = X.unsqueeze(-2)  # batches of one point each, as only marginal distributions are needed
+    try:
+        ends = model.posterior(points, observation_noise=True).quantile(tails)
+    except NotImplementedError:  # such as BoTorch's posterior of a model of logarithms
+        ends = predict(model, points, objective=False).quantile(tails)
     return ends[0].squeeze(-1), ends[1].squeeze(-1)
 
 

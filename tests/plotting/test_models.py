@@ -11,10 +11,17 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.calibration import NoCalibration
-from botorch_calib.plotting import plot_certified_region, plot_intervals, plot_threshold_map
+from botorch_calib.plotting import (
+    plot_certified_region,
+    plot_intervals,
+    plot_threshold_map,
+    prediction_interval,
+)
 from tests.plotting.figures import Z80, assert_beside_data, band, labels, make_gp
 
 
@@ -85,6 +92,20 @@ def test_maps_name_bad_arguments():
     with pytest.raises(InputDataError, match="`model.calibrator` must be a Calibrator"):
         plot_threshold_map(gp, bounds)
     assert not plt.get_fignums()
+
+
+def test_intervals_of_a_model_of_logarithms():
+    X = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+    Y = (9 * X).sin()
+    scaled = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
+    gp = SingleTaskGP(X, Y.exp(), outcome_transform=scaled)
+    logs = SingleTaskGP(X, Y, outcome_transform=Standardize(1)).eval()
+    grid = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+    low, high = prediction_interval(logs, grid, 0.8)
+    for model in (gp, CalibratedModel(gp, NoCalibration())):
+        below, above = plot_intervals(model, grid, X, Y.exp()).get_lines()
+        np.testing.assert_allclose(below.get_ydata(), low.exp().squeeze(-1), rtol=1e-6)
+        np.testing.assert_allclose(above.get_ydata(), high.exp().squeeze(-1), rtol=1e-6)
 
 
 def test_intervals_reject_bad_input():
