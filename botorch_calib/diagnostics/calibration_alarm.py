@@ -19,6 +19,7 @@ from botorch_calib._validation import (
     check_unit_interval,
 )
 from botorch_calib.exceptions import warn
+from botorch_calib.models.predict import outcome_posterior
 from botorch_calib.posteriors import normal_scores
 
 # Each bet is on an event, a tail with one of these predicted probabilities, and on the ratio of the
@@ -187,7 +188,8 @@ class CalibrationAlarm:
 
         Args:
             model: A model of one outcome that has not seen ``Y``. Its posterior of observations is
-                assumed to be normal unless the posterior has a ``cdf`` or `normal_scores`.
+                assumed to be normal before the model's outcome transform, unless the posterior has
+                a ``cdf`` or `normal_scores`.
             X: Points ``n x d``.
             Y: Outcomes ``n x 1`` at these points.
             grid: The distance between possible outcomes if they lie on a grid, such as 1 for
@@ -206,7 +208,7 @@ class CalibrationAlarm:
                 None.
         """
         check_pairs(X, Y)
-        posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+        posterior = outcome_posterior(model, X.unsqueeze(-2))
         if posterior.mean.shape != (len(X), 1, 1):
             raise UnsupportedError(
                 "`model` must predict one outcome with one distribution, got a "

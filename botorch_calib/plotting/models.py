@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models.model import Model
+from botorch.utils.transforms import is_ensemble
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from botorch_calib._validation import (
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.predict import predict, slots_of
+from botorch_calib.models.predict import outcome_posterior, predict, slots_of
 from botorch_calib.models.process import like
 from botorch_calib.plotting import style
 
@@ -113,10 +114,11 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     points = X.unsqueeze(-2)  # batches of one point each, as only marginal distributions are needed
-    try:
-        ends = model.posterior(points, observation_noise=True).quantile(tails)
-    except NotImplementedError:  # such as BoTorch's posterior of a model of logarithms
-        ends = predict(model, points, objective=False).quantile(tails)
+    if is_ensemble(model):  # the posterior may have quantiles of each member only
+        posterior = predict(model, points, objective=False)
+    else:
+        posterior = outcome_posterior(model, points)
+    ends = posterior.quantile(tails)
     return ends[0].squeeze(-1), ends[1].squeeze(-1)
 
 

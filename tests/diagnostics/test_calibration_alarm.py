@@ -13,6 +13,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.posteriors import TorchPosterior
 from scipy.stats import kstest
 from scipy.stats import t as student_t
@@ -159,6 +160,20 @@ def test_a_posterior_of_another_law_is_not_taken_to_be_normal() -> None:
     (alarm := CalibrationAlarm()).watch(model, torch.rand(6, 1), Y)
     (own := CalibrationAlarm()).observe(torch.from_numpy(student_t.cdf(Y, 3.0)))
     assert alarm.wealth == pytest.approx(own.wealth, rel=1e-9)
+
+
+def test_a_model_of_logarithms_is_not_taken_to_be_normal() -> None:
+    X, logs = torch.rand(6, 2).double(), torch.randn(6, 1).double()
+    gp = SingleTaskGP(X, logs, outcome_transform=Standardize(1))
+    scaled = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
+    of_logs = SingleTaskGP(X, logs.exp(), outcome_transform=scaled)
+    gp.likelihood.noise = of_logs.likelihood.noise = 1.0
+    Y = torch.linspace(-2.0, 3.0, 6).double().unsqueeze(-1)
+    own, alarm = CalibrationAlarm(), CalibrationAlarm()
+    for x, y in zip(X.split(1), Y.split(1), strict=True):
+        own.watch(gp, x, y)
+        alarm.watch(of_logs, x, y.exp())
+    assert alarm.history == pytest.approx(own.history, rel=1e-6)
 
 
 class Counts:
