@@ -392,6 +392,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
         bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
+        data = data.astype(dict.fromkeys(bounds, float))  # columns of integers take no other values
         for name in bounds:
             side = name + stored.BEYOND
             known = data[[*self.model_input_names, name]].notna().all(axis=1)

@@ -246,6 +246,20 @@ def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
         assert (excess[beyond] > 1e-3).all()
 
 
+def test_bounds_of_outcomes_that_are_integers() -> None:
+    def trips(inputs: dict[str, float]) -> dict[str, float]:
+        num = math.floor(3 * (inputs["a"] + inputs["b"]))
+        return {"gain": num, "loss": min(num, 1), "loss_beyond": int(num > 1)}
+
+    X = new_xopt(function=trips)
+    assert X.data["loss"].dtype == int
+    model = X.generator.chance_constraint().models["loss"]
+    targets, _ = model.outcome_transform.untransform(model.train_targets.unsqueeze(-1))
+    is_above = torch.tensor(X.data["loss_beyond"].to_numpy() == 1)
+    assert is_above.any() and (targets.flatten()[is_above] > 1.0).all()
+    assert X.data["loss"].max() == 1  # the data are as they were
+
+
 def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:
     X = new_xopt()
     X.step()
