@@ -502,6 +502,7 @@ class TestErrors:
         for settings, match in (
             ({"level": 1.0}, "level"),
             ({"budget": 0.0}, "budget"),
+            ({"beta": -1.0}, "beta"),
             ({"max_half_widths": {"loss": 0.0}}, "max_half_widths"),
             ({"max_half_widths": {"size": 1.0}}, "'size'"),
             ({"constraints": {}}, "`vocs`"),
