@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.posteriors import TorchPosterior, TransformedPosterior
+from botorch.posteriors import TorchPosterior
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -19,7 +19,7 @@ from botorch_calib._validation import (
     check_unit_interval,
 )
 from botorch_calib.exceptions import warn
-from botorch_calib.models.predict import predict
+from botorch_calib.models.predict import outcome_posterior
 from botorch_calib.posteriors import normal_scores
 
 # Each bet is on an event, a tail with one of these predicted probabilities, and on the ratio of the
@@ -188,7 +188,8 @@ class CalibrationAlarm:
 
         Args:
             model: A model of one outcome that has not seen ``Y``. Its posterior of observations is
-                assumed to be normal unless the posterior has a ``cdf`` or `normal_scores`.
+                assumed to be normal before the model's outcome transform, unless the posterior has
+                a ``cdf`` or `normal_scores`.
             X: Points ``n x d``.
             Y: Outcomes ``n x 1`` at these points.
             grid: The distance between possible outcomes if they lie on a grid, such as 1 for
@@ -207,9 +208,7 @@ class CalibrationAlarm:
                 None.
         """
         check_pairs(X, Y)
-        posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
-        if isinstance(posterior, TransformedPosterior):  # of a nonlinear outcome transform
-            posterior = predict(model, X.unsqueeze(-2), objective=False)
+        posterior = outcome_posterior(model, X.unsqueeze(-2))
         if posterior.mean.shape != (len(X), 1, 1):
             raise UnsupportedError(
                 "`model` must predict one outcome with one distribution, got a "

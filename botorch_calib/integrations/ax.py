@@ -511,6 +511,11 @@ def check_observed(experiment: Experiment) -> None:
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
     """Return the experiment and its optimisation; raise an error if none is configured."""
     experiment = client._experiment if isinstance(client, Client) else client
+    if not isinstance(experiment, Experiment):  # for example, an `AxClient`
+        raise InputDataError(
+            "`client` must be a Client of `ax.api.client`, or an Experiment, got "
+            f"{type(client).__name__}."
+        )
     if experiment.optimization_config is None:
         raise InputDataError("`client` needs an objective: call `client.configure_optimization`.")
     return experiment, experiment.optimization_config

@@ -31,6 +31,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from numpy.typing import NDArray
 from torch import Tensor
 
+from botorch_calib._validation import check_nonnegative
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
@@ -154,7 +155,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             constraint,
             models[target.name],
             pending,
-            self.beta,
+            check_nonnegative("beta", self.beta),
             not target.minimize,
             searchspace.comp_rep_columns,
         ):

@@ -233,10 +233,15 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         without a decision. The result is None if no trial met all constraints.
         """
         trials = [trial for trial in self._trials(study) if trial.constraints]
+        complete = [i for i, trial in enumerate(trials) if trial.state is TrialState.COMPLETE]
+        # A running or failed trial may have set only some of the constraints. A complete trial has
+        # set all of its time, and later trials may have new ones.
+        recent = trials[max(complete, default=0) :]
+        names = {name for trial in recent for name in trial.constraints}
         safe = [
             trial
             for trial in trials
-            if trials[-1].constraints.keys() <= trial.constraints.keys()
+            if names <= trial.constraints.keys()
             and max(trial.constraints.values()) <= 0.0
             and 1 not in _beyond(trial, trial.constraints).values()
         ]

@@ -21,7 +21,12 @@ from uuid import uuid4
 
 try:
     import yaml
-    from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
+    from gest_api.vocs import (
+        GreaterThanConstraint,
+        LessThanConstraint,
+        MaximizeObjective,
+        MinimizeObjective,
+    )
     from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
     from xopt import Xopt
     from xopt.generators import generators
@@ -42,7 +47,7 @@ from botorch.models.model import Model, ModelList
 from gpytorch import Module
 from torch import Tensor
 
-from botorch_calib._validation import check_positive
+from botorch_calib._validation import check_nonnegative, check_positive
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
@@ -168,7 +173,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
-            one objective, or ``books`` cannot be read or written.
+            one objective to be minimised or maximised, there is a ``custom_objective``, or
+            ``books`` cannot be read or written.
         ValueError: If new data have ids of decisions, and these decisions are not among the
             generator's ``decisions``.
 
@@ -227,8 +233,19 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     @model_validator(mode="after")
     def _check(self) -> Self:
         stored.terms_of(self.level, self.budget)
-        if not self.vocs.constraint_names or len(self.vocs.objectives) != 1:
-            raise InputDataError("`vocs` must have at least one constraint, and one objective.")
+        check_nonnegative("beta", self.beta)
+        objectives = [*self.vocs.objectives.values()]
+        has_direction = [isinstance(o, MinimizeObjective | MaximizeObjective) for o in objectives]
+        if not self.vocs.constraint_names or has_direction != [True]:
+            raise InputDataError(
+                "`vocs` must have at least one constraint, and one objective to be minimised or "
+                "maximised."
+            )
+        if self.custom_objective is not None:
+            raise InputDataError(
+                "`custom_objective` would be ignored: let the evaluator return its value, and make "
+                "this outcome the objective in `vocs`."
+            )
         for name, width in self.max_half_widths.items():
             check_positive(f"max_half_widths[{name!r}]", width)
             if name not in self.model_output_names:
@@ -376,6 +393,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
         bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
+        data = data.astype(dict.fromkeys(bounds, float))  # columns of integers take no other values
         for name in bounds:
             side = name + stored.BEYOND
             known = data[[*self.model_input_names, name]].notna().all(axis=1)

@@ -34,7 +34,7 @@ from botorch.exceptions.errors import (
 from botorch.models.gpytorch import GPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.utils import gpt_posterior_settings
-from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.posteriors import GPyTorchPosterior, Posterior, TransformedPosterior
 from botorch.utils.transforms import match_batch_shape
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
@@ -141,6 +141,18 @@ def predict(
         prediction.predictive = calibrator.predictive(inputs_of_calibrator(prediction))
         prediction.excess = excess
     return prediction
+
+
+def outcome_posterior(model: Any, X: Tensor) -> Any:
+    """Return the posterior of observations at ``X``, ``batch_shape x q x d``, of any model.
+
+    BoTorch's posterior of a transformed outcome, such as a logarithm, has neither a cdf nor
+    quantiles. In its place a `CalibratedPosterior` is returned.
+    """
+    posterior = model.posterior(X, observation_noise=True)
+    if isinstance(posterior, TransformedPosterior):
+        return predict(model, X, objective=False)
+    return posterior
 
 
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models.model import Model
+from botorch.utils.transforms import is_ensemble
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from botorch_calib._validation import (
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.predict import slots_of
+from botorch_calib.models.predict import outcome_posterior, predict, slots_of
 from botorch_calib.models.process import like
 from botorch_calib.plotting import style
 
@@ -100,7 +101,8 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     The intervals are for outcomes with observation noise.
 
     Args:
-        model: A calibrated model or any BoTorch model whose posterior has quantiles.
+        model: A calibrated model, or any BoTorch model whose posterior has quantiles or that can be
+            calibrated.
         X: Points ``n x d``.
         level: Probability of each interval, in (0, 1).
 
@@ -111,8 +113,12 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
     check_inputs("X", X)
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    # Each point is a batch of its own, since only the marginal distributions are needed.
-    ends = model.posterior(X.unsqueeze(-2), observation_noise=True).quantile(tails)
+    points = X.unsqueeze(-2)  # batches of one point each, as only marginal distributions are needed
+    if is_ensemble(model):  # the posterior may have quantiles of each member only
+        posterior = predict(model, points, objective=False)
+    else:
+        posterior = outcome_posterior(model, points)
+    ends = posterior.quantile(tails)
     return ends[0].squeeze(-1), ends[1].squeeze(-1)
 
 

@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -606,6 +607,9 @@ def test_strategy_needs_to_know_the_experiment_and_configurations() -> None:
     with pytest.raises(InputDataError, match=r"names 'z'; the metrics are 'y'\."):
         calibrated_generation_strategy(client, metric_configs={"z": ModelConfig()})
     wrong: Any = LocalizedConformal
+    other: Any = SimpleNamespace(experiment=client._experiment)  # as Ax's older `AxClient` has
+    with pytest.raises(InputDataError, match=r"`ax\.api\.client`, .* got SimpleNamespace"):
+        calibrated_generation_strategy(other)
     with pytest.raises(InputDataError, match="`model_config` must be a ModelConfig"):
         calibrated_generation_strategy(client, wrong(alpha=0.2))
     with pytest.raises(InputDataError, match=r"`metric_configs\['y'\]` must be a ModelConfig"):

@@ -188,6 +188,8 @@ def test_what_cannot_be_recommended() -> None:
     ):
         with pytest.raises(error, match=match):
             new_recommender().recommend(1, *given)
+    with pytest.raises(InputDataError, match="`beta`"):
+        new_campaign(new_recommender(beta=-1.0)).recommend(1)
 
 
 @pytest.mark.parametrize("name", ["constraints", "outcome_constraints"])

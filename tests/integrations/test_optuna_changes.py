@@ -496,6 +496,25 @@ class TestLastSafe:
         study.tell(trial, 0.1)
         assert study.sampler.last_safe(study) is None
 
+    def test_trials_that_have_set_only_some_constraints_are_not_safe(self) -> None:
+        study = new_study()
+
+        def run(x: float, *names: str) -> optuna.Trial:
+            study.enqueue_trial({"x": x})
+            trial = study.ask()
+            trial.suggest_float("x", 0.0, 1.0)
+            for name in names:
+                trial.set_constraint(name, -1.0)
+            return trial
+
+        study.tell(run(0.1, "loss"), state=TrialState.PRUNED)
+        study.tell(run(0.2, "loss", "time"), 0.0)
+        study.tell(run(0.3, "loss"), state=TrialState.FAIL)
+        run(0.4, "time")  # it is still running
+        assert study.sampler.last_safe(study) == {"x": 0.2}
+        run(0.5, "time", "loss", "heat")  # the constraint on the heat is new
+        assert study.sampler.last_safe(study) == {"x": 0.5}
+
     def test_a_trial_beyond_its_limit_is_not_the_best_one(self) -> None:
         """Optuna regards a constraint of 0 as met."""
         study = new_study()

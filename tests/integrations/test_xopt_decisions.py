@@ -21,6 +21,7 @@ from botorch.exceptions.errors import InputDataError
 from gest_api.vocs import ContextualVariable
 from xopt import VOCS, Evaluator, Xopt
 from xopt.generators.bayesian.models.standard import StandardModelConstructor
+from xopt.generators.bayesian.objectives import CustomXoptObjective
 
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import CalibrationWarning
@@ -243,6 +244,20 @@ def test_evaluations_that_end_beyond_a_bound(tmp_path: Path) -> None:
         excess = targets.flatten() - known
         torch.testing.assert_close(excess[~beyond], torch.zeros(int((~beyond).sum())))
         assert (excess[beyond] > 1e-3).all()
+
+
+def test_bounds_of_outcomes_that_are_integers() -> None:
+    def trips(inputs: dict[str, float]) -> dict[str, float]:
+        num = math.floor(3 * (inputs["a"] + inputs["b"]))
+        return {"gain": num, "loss": min(num, 1), "loss_beyond": int(num > 1)}
+
+    X = new_xopt(function=trips)
+    assert X.data["loss"].dtype == int
+    model = X.generator.chance_constraint().models["loss"]
+    targets, _ = model.outcome_transform.untransform(model.train_targets.unsqueeze(-1))
+    is_above = torch.tensor(X.data["loss_beyond"].to_numpy() == 1)
+    assert is_above.any() and (targets.flatten()[is_above] > 1.0).all()
+    assert X.data["loss"].max() == 1  # the data are as they were
 
 
 def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:
@@ -487,12 +502,31 @@ class TestErrors:
         for settings, match in (
             ({"level": 1.0}, "level"),
             ({"budget": 0.0}, "budget"),
+            ({"beta": -1.0}, "beta"),
             ({"max_half_widths": {"loss": 0.0}}, "max_half_widths"),
             ({"max_half_widths": {"size": 1.0}}, "'size'"),
             ({"constraints": {}}, "`vocs`"),
         ):
             with pytest.raises(InputDataError, match=match):
                 new_xopt(**settings)
+
+    def test_objectives_that_would_be_ignored(self) -> None:
+        """The first would be minimised, and the second would not be called."""
+        explored = VOCS(
+            variables=CONTINUOUS,
+            objectives={"gain": "EXPLORE"},
+            constraints={"loss": ["LESS_THAN", 0.5]},
+        )
+        with pytest.raises(InputDataError, match="minimised or maximised"):
+            ChanceConstrainedGenerator(vocs=explored)
+
+        class Negative(CustomXoptObjective):
+            def forward(self, samples: Any, X: Any = None) -> Any:
+                return -samples[..., 0]
+
+        X = new_xopt()
+        with pytest.raises(InputDataError, match="`custom_objective` would be ignored"):
+            new_xopt(custom_objective=Negative(X.vocs))
 
 
 def test_books_next_to_the_file_that_xopt_dumps_to(

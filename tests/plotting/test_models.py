@@ -11,10 +11,19 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.calibration import NoCalibration
-from botorch_calib.plotting import plot_certified_region, plot_intervals, plot_threshold_map
+from botorch_calib.models import NoisyEnsemble
+from botorch_calib.plotting import (
+    plot_certified_region,
+    plot_intervals,
+    plot_threshold_map,
+    prediction_interval,
+)
+from tests.models.ensembles import Lines
 from tests.plotting.figures import Z80, assert_beside_data, band, labels, make_gp
 
 
@@ -85,6 +94,30 @@ def test_maps_name_bad_arguments():
     with pytest.raises(InputDataError, match="`model.calibrator` must be a Calibrator"):
         plot_threshold_map(gp, bounds)
     assert not plt.get_fignums()
+
+
+def test_intervals_of_a_model_of_logarithms():
+    X = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+    Y = (9 * X).sin()
+    scaled = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
+    gp = SingleTaskGP(X, Y.exp(), outcome_transform=scaled)
+    logs = SingleTaskGP(X, Y, outcome_transform=Standardize(1)).eval()
+    grid = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+    low, high = prediction_interval(logs, grid, 0.8)
+    for model in (gp, CalibratedModel(gp, NoCalibration())):
+        below, above = plot_intervals(model, grid, X, Y.exp()).get_lines()
+        np.testing.assert_allclose(below.get_ydata(), low.exp().squeeze(-1), rtol=1e-6)
+        np.testing.assert_allclose(above.get_ydata(), high.exp().squeeze(-1), rtol=1e-6)
+
+
+def test_intervals_of_an_ensemble_are_those_of_its_mixture():
+    X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+    forest = NoisyEnsemble(Lines(), noise_variance=0.25)
+    model = CalibratedModel(forest, NoCalibration(), denoise=False)
+    for line, level in zip(plot_intervals(model, X, X, X).get_lines(), (0.1, 0.9), strict=True):
+        ends = torch.from_numpy(line.get_ydata()).unsqueeze(-1)
+        shares = torch.special.ndtr((ends - X * forest.model.slopes) / 0.5).mean(dim=-1)
+        np.testing.assert_allclose(shares, level, rtol=1e-6)
 
 
 def test_intervals_reject_bad_input():
