@@ -326,7 +326,6 @@ def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
         if trial.status is TrialStatus.PENDING
         or (trial.status is TrialStatus.OBSERVED and trial.observed_at != trial.submitted_at)
     ]
-    trials.sort(key=lambda trial: trial.submitted_at)  # users may have recorded them in any order
     places = hanging_places(
         [trial.submitted_at for trial in trials],
         # A value that arrives after ``now`` has no time of arrival in `trials_at`.

@@ -76,16 +76,6 @@ def test_the_values_of_batches_come_in_any_order(clock, last_first):
             assert late(ledger) == []
 
 
-def test_trials_that_were_not_recorded_in_order():
-    """Trial 19 began first and hangs, beside which the others were evaluated one by one."""
-    ledger = FeedbackLedger(1, clock="seconds")
-    for start in reversed(range(20)):
-        trial = submit(ledger, 0.0, start)
-        if start:
-            observe(ledger, trial, start + 0.5)
-    assert late(ledger) == [19]
-
-
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_one_that_hangs_while_others_go_on(clock):
     """Two workers: the other one may finish two queries, and the third makes it hanging."""
