@@ -53,7 +53,8 @@ _LAST, _MOST = 20, 0.6
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
-    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits.values()):
+    pairs = limits.values() if isinstance(limits, Mapping) else [None]
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise InputDataError(f"`limits` must hold a pair `(lower, upper)` for each, got {limits}.")
     return {name: [*pair] for name, pair in limits.items()}
 
@@ -99,8 +100,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         InputDataError: If ``limits`` does not hold pairs. When it recommends: if the number of
             targets without limits is not one, the decisions belong to another campaign, or an
             argument is malformed.
-        UnsupportedError: When it recommends: if the search space is not discrete, or the optimised
-            target is transformed.
+        UnsupportedError: When it recommends: if the search space is not discrete, the optimised
+            target is transformed, there is an ``acquisition_function``, or candidates of a batch
+            must share values (``DiscreteBatchConstraint``).
 
     Warns:
         CalibrationWarning: If decisions have another level or other limited targets, or replaced
@@ -131,6 +133,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         Raises BayBE's ``NotEnoughPointsLeftError`` if fewer candidates are left.
         """
         models, target, measurements = self._models(searchspace, objective, measurements)
+        _check_table("pending_experiments", pending_experiments, searchspace.parameter_names)
+        if batch_size > 1 and getattr(searchspace.discrete, "constraints_batch", ()):
+            raise UnsupportedError(
+                "Constraints on batches would be ignored: use a batch size of 1, or remove them."
+            )
         decisions = self._asked_again(searchspace, measurements, pending_experiments)
         constraint = self._constraint(searchspace, measurements, decisions, models)
         candidates, _ = searchspace.discrete.get_candidates()
@@ -235,8 +242,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         recommendation counts after all if it is measured later.
 
         Raises:
-            InputDataError: If an experiment was not recommended, or was measured.
+            InputDataError: If an experiment was not recommended, or was measured, or the table
+                lacks a column.
         """
+        _check_table("experiments", experiments, campaign.searchspace.parameter_names)
         decisions, withdrawn = self._open(campaign), set()
         for number, own in enumerate(_same(campaign.searchspace, decisions, experiments).T):
             free = [j for j in np.flatnonzero(own).tolist() if j not in withdrawn]
@@ -285,12 +294,18 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                 f"All but one of the targets {names} must have limits, got `limits` of "
                 f"{[*self.limits]}: combine them in a ParetoObjective."
             )
+        _check_table("measurements", measurements, [*searchspace.parameter_names, *names])
         target: Any
         (target,) = (each for each in objective.targets if each.name not in self.limits)
         if not isinstance(target.transformation, IdentityTransformation):
             raise UnsupportedError(
                 f"The target {target.name!r} is optimised as measured: define it without a "
                 f"{type(target.transformation).__name__}."
+            )
+        if self.acquisition_function is not None:
+            raise UnsupportedError(
+                "`acquisition_function` would be ignored: leave it None, and set `beta` of the "
+                "upper confidence bound instead."
             )
         self._check_campaign(searchspace, measurements)
         model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
@@ -373,6 +388,16 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                 "Give each campaign a recommender of its own. If the campaign is the same, set "
                 "`last_lines` to []."
             )
+
+
+def _check_table(name: str, table: pd.DataFrame | None, columns: Sequence[str]) -> None:
+    """Raise ``InputDataError`` if rows of the argument ``name`` lack some of the ``columns``."""
+    if table is None or not len(table):
+        return
+    if missing := [each for each in columns if each not in getattr(table, "columns", ())]:
+        raise InputDataError(
+            f"`{name}` must be a table with the columns {[*columns]}, but it lacks {missing}."
+        )
 
 
 def _same(

@@ -18,6 +18,7 @@ pytest.importorskip("baybe")
 
 import torch
 from baybe import Campaign
+from baybe.constraints import DiscreteBatchConstraint
 from baybe.exceptions import NotEnoughPointsLeftError
 from baybe.objectives import ParetoObjective
 from baybe.parameters import (
@@ -172,6 +173,8 @@ def test_wrong_limits() -> None:
     for pair in (0.6, (0.6,)):
         with pytest.raises(InputDataError, match="a pair .* for each, got .'loss'"):
             new_recommender(limits={"loss": pair})
+    with pytest.raises(InputDataError, match="`limits` must hold a pair"):
+        new_recommender(limits=[(None, 0.6)])
 
 
 def test_what_cannot_be_recommended() -> None:
@@ -190,6 +193,26 @@ def test_what_cannot_be_recommended() -> None:
             new_recommender().recommend(1, *given)
     with pytest.raises(InputDataError, match="`beta`"):
         new_campaign(new_recommender(beta=-1.0)).recommend(1)
+    shared = SearchSpace.from_product(SPACE.parameters, [DiscreteBatchConstraint(["kind"])])
+    with pytest.raises(UnsupportedError, match="on batches would be ignored"):
+        new_recommender().recommend(2, shared, OBJECTIVE, measurements)
+    assert len(new_recommender().recommend(1, shared, OBJECTIVE, measurements)) == 1
+    with pytest.raises(UnsupportedError, match="`acquisition_function` would be ignored"):
+        new_campaign(new_recommender(acquisition_function="qUCB")).recommend(1)
+
+
+def test_tables_that_lack_columns() -> None:
+    campaign = new_campaign(recommender := new_recommender())
+    rows = campaign.recommend(2)
+    for table in (rows[["a"]], rows.iloc[0], rows.to_dict("records")):
+        with pytest.raises(InputDataError, match="`experiments` must be a table"):
+            recommender.withdraw(campaign, table)
+    given = SPACE, OBJECTIVE, campaign.measurements
+    with pytest.raises(InputDataError, match="`pending_experiments` .* lacks .'kind'"):
+        recommender.recommend(1, *given, rows[["a"]])
+    for name in ("a", "loss"):
+        with pytest.raises(InputDataError, match=f"`measurements` .* lacks .'{name}'"):
+            recommender.recommend(1, *given[:2], given[2].drop(columns=name))
 
 
 @pytest.mark.parametrize("name", ["constraints", "outcome_constraints"])
