@@ -189,7 +189,8 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
     spent = constraint.budget_left <= 0.0
     why = ", as the budget of violations is spent or pending" if spent else ""
     remedy = constraint.note_of_outstanding() or (
-        "Start from points known to meet the limits, lower the `level`, or increase `raw_samples`."
+        "Start from points known to meet the limits, lower the `level`, or increase `raw_samples`, "
+        "if it can be set."
     )
     warn(
         f"A point is not certified{why}: it may meet the limits, without any guarantee. {remedy}",

@@ -160,7 +160,7 @@ def _in_the_way(
     return (
         "Some points probably keep all limits, though not with the stated confidence. Their means "
         f"reach {value if acqf.maximize else -value:.4g}, and the limits of {name!r} exclude them. "
-        "Measure there, or decide with an `expansion_share`."
+        "Measure there, or decide with an `expansion_share`, if it can be set."
     )
 
 
