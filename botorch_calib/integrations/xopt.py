@@ -33,6 +33,7 @@ try:
     from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
     from xopt.generators.bayesian.models.standard import StandardModelConstructor
     from xopt.generators.bayesian.turbo import OptimizeTurboController, SafetyTurboController
+    from xopt.numerical_optimizer import GridOptimizer
     from xopt.pydantic import remove_none_values
 except ImportError as error:
     raise ImportError(
@@ -133,7 +134,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     A `ChanceConstraint` on the models of ``gp_constructor`` certifies points. Each candidate has
     the best upper confidence bound of the objective among certified points. The generator has the
-    fields of Xopt's Bayesian generators and the following fields, all given by name. Trust regions,
+    fields of Xopt's Bayesian generators and the following fields, all given by name. The settings
+    ``numerical_optimizer`` and ``n_monte_carlo_samples`` are not used. Trust regions,
     largest travel distances, fixed features and discrete variables work as in Xopt's generators.
     Contextual variables are assumed to have the values of the latest row. Candidates keep a
     distance from pending candidates, which are assumed to yield their expected values.
@@ -173,8 +175,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
     Raises:
         InputDataError: If a field is out of its range, ``vocs`` has no constraint or not exactly
-            one objective to be minimised or maximised, there is a ``custom_objective``, or
-            ``books`` cannot be read or written.
+            one objective to be minimised or maximised, there is a ``custom_objective`` or a
+            ``GridOptimizer``, or ``books`` cannot be read or written.
         ValueError: If new data have ids of decisions, and these decisions are not among the
             generator's ``decisions``.
 
@@ -246,6 +248,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 "`custom_objective` would be ignored: let the evaluator return its value, and make "
                 "this outcome the objective in `vocs`."
             )
+        if isinstance(self.numerical_optimizer, GridOptimizer):
+            raise InputDataError(
+                "`numerical_optimizer` would be ignored: set `raw_samples` and `num_restarts`."
+            )
         for name, width in self.max_half_widths.items():
             check_positive(f"max_half_widths[{name!r}]", width)
             if name not in self.model_output_names:
@@ -308,7 +314,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._keep_books_beside_dump()
         ours = [each for each in new_data.get(stored.ID, []) if str(each).startswith(_OURS)]
         self._check_known({*ours})
-        before = sum(row["certified"] for row in self._out())
+        # The first data are those of a loaded run. They need not have rows of pending candidates.
+        before = 0 if self.data is None else sum(row["certified"] for row in self._out())
         super().add_data(new_data)
         is_own = before == 0 or before > sum(row["certified"] for row in self._out())
         if not is_own and len(ours) < len(new_data):
@@ -343,7 +350,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """
         if isinstance(candidates, pd.DataFrame):
             candidates = candidates.to_dict("records")
-        ids = [each if isinstance(each, str) else each.get(stored.ID) for each in candidates]
+        ids = [each.get(stored.ID) if isinstance(each, Mapping) else each for each in candidates]
         if unknown := {*ids} - {row[stored.ID] for row in self._out()}:
             raise InputDataError(
                 f"`candidates` have ids that are not pending, {unknown}: see `outstanding`. A "
@@ -372,6 +379,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             confidence: Confidence of each statement in the `Recommendation`, in (0, 1).
             baseline: A setting to compare with: the value of each model input, by name.
 
+        Raises:
+            InputDataError: If ``baseline`` lacks an input.
+
         Warns:
             NotCertifiedWarning: If no setting is safe with this confidence.
         """
@@ -379,6 +389,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         constraint, (objective, maximize) = self.chance_constraint(model), self._objective(model)
         at = None
         if baseline is not None:
+            if missing := [name for name in names if name not in baseline]:
+                raise InputDataError(
+                    f"`baseline` lacks {missing}: give the value of each model input, {names}."
+                )
             at = torch.tensor([[baseline[name] for name in names]], dtype=torch.double)
         space = self._space(self._get_torch_bounds())
         stated = space.recommended(objective, constraint, confidence, maximize, at)

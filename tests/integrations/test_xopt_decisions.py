@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,16 @@ class TestIdentity:
             X.generator.ingest([{"a": 0.1, "b": 0.1, "_id": "decision-0"}])
         X.generator.ingest([{"a": 0.1, "b": 0.1, "gain": 0.2, "loss": 0.2, "_id": 3}])  # another's
 
+    def test_loaded_before_a_certified_candidate_has_a_row(self, tmp_path: Path) -> None:
+        X = new_xopt()
+        X.generator.suggest()
+        (row,) = X.generator.decisions
+        X.generator.decisions = [{**row, "certified": True}]
+        X.dump(str(tmp_path / "run.yaml"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CalibrationWarning)
+            assert len(load_xopt(tmp_path / "run.yaml").generator.outstanding()) == 1
+
     def test_rows_without_an_id(self) -> None:
         """Rows with equal inputs count, unless they are older; other rows raise a warning."""
         X = new_xopt()
@@ -412,8 +423,10 @@ def test_candidates_that_were_never_run_are_withdrawn(tmp_path: Path) -> None:
     constraint = X.generator.chance_constraint()
     assert constraint.num_decisions == 1
     assert "`generator.withdraw(...)`" in constraint.remedy
-    with pytest.raises(InputDataError, match="ids that are not pending"):
-        X.generator.withdraw(pd.DataFrame(batch))
+    unknown: Any
+    for unknown in (pd.DataFrame(batch), [0]):
+        with pytest.raises(InputDataError, match="ids that are not pending"):
+            X.generator.withdraw(unknown)
     X.evaluate_data(batch[1:])  # one of which was withdrawn
     assert X.generator.chance_constraint().num_observed == 2
     with pytest.raises(InputDataError, match="with any outcome was run"):
@@ -464,6 +477,8 @@ def test_recommendation(b: Any) -> None:
     assert setting["a"] + setting["b"] <= 0.5 and stated.better > 0.9
     assert [*setting.values()] == stated.candidate.flatten().tolist()
     assert not isinstance(b, set) or setting["b"] in b
+    with pytest.raises(InputDataError, match="`baseline` lacks .'b'"):
+        X.generator.recommendation(baseline={"a": 0.1})
 
 
 def test_the_last_safe_setting_after_a_violation() -> None:
@@ -527,6 +542,10 @@ class TestErrors:
         X = new_xopt()
         with pytest.raises(InputDataError, match="`custom_objective` would be ignored"):
             new_xopt(custom_objective=Negative(X.vocs))
+
+    def test_an_optimizer_that_would_be_ignored(self) -> None:
+        with pytest.raises(InputDataError, match="`numerical_optimizer` would be ignored"):
+            new_xopt(numerical_optimizer="grid")
 
 
 def test_books_next_to_the_file_that_xopt_dumps_to(
