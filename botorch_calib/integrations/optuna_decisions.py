@@ -134,7 +134,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
     Raises:
         InputDataError: If a setting is out of its range. When a trial starts: if no complete trial
-            has constraints, or trials have different constraints.
+            has constraints, trials have different constraints, or a variance is negative.
 
     Warns:
         CalibrationWarning: If trials were chosen by another sampler, or with another level.

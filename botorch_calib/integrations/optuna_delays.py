@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_integration import BoTorchSampler
 from torch import Tensor
 
-from botorch_calib._validation import check_callable, check_instance
+from botorch_calib._validation import check_callable, check_instance, check_nonnegative
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.failed_queries import (
     FeasibleAcquisition,
@@ -115,7 +115,7 @@ class DelayAwareSampler(BoTorchSampler):
 
     Raises:
         InputDataError: If a setting is unknown or out of its range. When a trial starts: if
-            complete trials have different constraints.
+            complete trials have different constraints, or a variance is negative.
 
     Warns:
         InputDataWarning: If known variances are ignored, because ``fit`` does not take them.
@@ -458,7 +458,9 @@ def _variance(trial: FrozenTrial, place: int) -> float:
     stated = trial.user_attrs.get(YVAR)
     values = stated if isinstance(stated, Sequence) else [stated]
     value = values[place] if place < len(values) else None
-    return math.nan if value is None else float(value)
+    if value is None or value != value:
+        return math.nan
+    return check_nonnegative(f"{YVAR} of trial {trial.number}", value)
 
 
 def is_finite(trial: FrozenTrial) -> bool:

@@ -422,6 +422,15 @@ class TestErrors:
         with pytest.raises(InputDataError, match="set_constraint"):
             study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=NUM_INITIAL + 1)
 
+    @pytest.mark.parametrize("variances", [-1.0, [0.1, -1.0], [0.1, "small"]])
+    def test_variances(self, variances: Any) -> None:
+        def objective(trial: Any) -> float:
+            trial.set_user_attr("Yvar", variances)
+            return limited(trial)
+
+        with pytest.raises(InputDataError, match="`Yvar of trial 0` must be .* at least 0"):
+            new_study().optimize(objective, n_trials=NUM_INITIAL + 1)
+
     def test_constraints_that_change(self) -> None:
         def objective(trial: Any) -> float:
             value = limited(trial)
