@@ -392,6 +392,7 @@ def calibrated_generation_strategy(
     model_config = calibrated_model_config() if model_config is None else model_config
     check_instance("model_config", model_config, ModelConfig, "calibrated_model_config()")
     strategy, options = strategy_with(model_config, botorch_acqf_class, struct)
+    check_instance("metric_configs", metric_configs or {}, Mapping)
     by_signature = {}
     for name, config in (metric_configs or {}).items():
         if name not in experiment.metrics:

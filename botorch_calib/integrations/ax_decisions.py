@@ -55,7 +55,7 @@ from botorch.models.model import Model
 from botorch.models.transforms import Standardize
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_instance, check_open_unit
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
@@ -438,6 +438,7 @@ def chance_constrained_generation_strategy(
             method="custom",
             initialization_budget=_INITIAL * len(experiment.search_space.tunable_parameters),
         )
+    check_instance("metric_configs", metric_configs or {}, Mapping)
     by_metric = {name: _standardized(each) for name, each in (metric_configs or {}).items()}
     shared = _standardized(ModelConfig(name="Ax's own") if model_config is None else model_config)
     strategy = calibrated_generation_strategy(client, shared, by_metric, botorch_acqf_class, struct)
@@ -482,7 +483,8 @@ def recommendation(
             ``client.attach_baseline``, if any).
 
     Raises:
-        InputDataError: If the client has another strategy, or an outcome has not been observed.
+        InputDataError: If the client has another strategy, an outcome has not been observed, or the
+            ``baseline`` lacks a parameter.
         UnsupportedError: If the objective is not a single metric.
 
     Warns:
@@ -496,6 +498,7 @@ def recommendation(
         ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), data)
         >>> parameters, stated = recommendation(client)
     """
+    check_instance("client", client, Client)
     spec = certifying_spec(client._maybe_generation_strategy)
     experiment, config = configured_experiment(client)
     if not config.objective.is_single_objective:
@@ -506,7 +509,14 @@ def recommendation(
             baseline = experiment.status_quo.parameters
         point = None
         if baseline is not None:
-            point = adapter.transform_observation_features([ObservationFeatures(dict(baseline))])
+            try:
+                features = [ObservationFeatures(dict(baseline))]
+                point = adapter.transform_observation_features(features)
+            except ValueError as error:
+                names = [*experiment.search_space.tunable_parameters]
+                raise InputDataError(
+                    f"`baseline` must give each of the parameters {names} a value, got {baseline}."
+                ) from error
         options = {
             "objective": models_by_metric(adapter)[config.objective.metric_names[0]],
             "maximize": not config.objective.minimize,
@@ -536,6 +546,7 @@ def last_safe(client: Client) -> dict[str, Any] | None:
         >>> last_safe(client)
         {'x': 0.5, 'c': 0.5}
     """
+    check_instance("client", client, Client)
     experiment, spec = client._experiment, certifying_spec(client._maybe_generation_strategy)
     limits = stated_limits(absolute_config(spec, experiment))
     for (trial, arm), means in sorted(observed_means(experiment).items(), reverse=True):
@@ -567,7 +578,7 @@ def withdraw(client: Client, trial_index: int) -> None:
         >>> client.mark_trial_abandoned(trial)
         >>> withdraw(client, trial)
     """
-    experiment = client._experiment
+    experiment = check_instance("client", client, Client)._experiment
     decided = {each.trial for each in decided_trials(experiment) if each.decision}
     if trial_index not in decided or trial_index in {i for i, _ in observed_means(experiment)}:
         raise InputDataError(

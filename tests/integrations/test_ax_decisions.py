@@ -753,6 +753,7 @@ class TestErrors:
             (("z <= 1.1 * baseline",), {}, UnsupportedError, "attach_baseline"),
             (("z <= 1",), {"level": 1.0}, InputDataError, "level"),
             (("z <= 1",), {"metric_configs": {"z": 3}}, InputDataError, "metric_configs"),
+            (("z <= 1",), {"metric_configs": ModelConfig()}, InputDataError, "a Mapping"),
             (("z <= 1",), {"model_config": calibrated_model_config()}, UnsupportedError, "denoise"),
             (
                 ("z <= 1",),
@@ -770,6 +771,15 @@ class TestErrors:
         client.configure_optimization("y", outcome_constraints=constraints)
         with pytest.raises(error, match=match):
             chance_constrained_generation_strategy(client, **options)
+
+    def test_wrong_clients_and_baselines(self) -> None:
+        client: Any = new_client()
+        for baseline in ({"a": 0.1}, {"a": 0.1, "b": "much"}):
+            with pytest.raises(InputDataError, match=r"`baseline` .* \['a', 'b'\] a value"):
+                recommendation(client, baseline=baseline)
+        for call in (recommendation, last_safe, partial(withdraw, trial_index=0)):
+            with pytest.raises(InputDataError, match="`client` must be a Client"):
+                call(client._experiment)
 
     def test_several_objectives(self) -> None:
         client = new_client(objective="y, x", evaluate=lambda p: {**outcome(p), "x": p["a"]})
