@@ -21,10 +21,19 @@ from botorch_calib._validation import (
     check_open_unit,
     check_tensor,
 )
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.decisions import chance_constrained_search as search
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, warn
-from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.outcome_transforms import has_affine_outcomes
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import (
+    check_fits,
+    observed_process,
+    raw_train_inputs,
+    with_task_feature,
+)
 from botorch_calib.optim.feasible_search import evaluated
 from botorch_calib.optim.region import LinearConstraints
 
@@ -117,7 +126,7 @@ def recommend(
     confidence = check_open_unit("confidence", confidence)
     _check_arguments(check_model(objective), bounds, choices, baseline)
     check_flag("maximize", maximize)
-    acqf = PosteriorMean(objective, maximize=maximize)
+    acqf = posterior_mean(objective, maximize)
     if constraint is not None:
         check_instance("constraint", constraint, ChanceConstraint)
     margin = search.LeastMargin(constraint, confidence)
@@ -127,7 +136,7 @@ def recommend(
     sign = 1.0 if maximize else -1.0
     with torch.no_grad(), search.repeated_points():
         X = torch.cat([candidate, _rivals(acqf, margin, place)])
-        value, *ends, better = _stated(objective, X, baseline, confidence, sign)
+        value, *ends, better = _stated(acqf.model, X, baseline, confidence, sign)
     best = ends[1] if maximize else ends[0]
     note = _in_the_way(acqf, margin, place, sign * best if certified else -math.inf)
     if not certified:
@@ -137,6 +146,18 @@ def recommend(
             NotCertifiedWarning,
         )
     return Recommendation(candidate, certified, value, ends[0], ends[1], better, note)
+
+
+def posterior_mean(objective: Model, maximize: bool) -> PosteriorMean:
+    """The mean of the objective, as an acquisition function, under any outcome transform.
+
+    BoTorch's posteriors of some transformed outcomes, such as a ``Bilog``, have no mean.
+    """
+    if slots_of(objective).calibrator is None and not has_affine_outcomes(
+        observed_process(objective)
+    ):
+        objective = CalibratedModel(objective, NoCalibration())
+    return PosteriorMean(objective, maximize=maximize)
 
 
 def _in_the_way(
@@ -219,7 +240,9 @@ def _stated(
     The statements are corrected for the selection of the candidate among ``X``. ``sign`` is 1 if
     larger values of the objective are better, else -1.
     """
-    X = X if baseline is None else torch.cat([X, baseline])
+    # A multi-task model's task column may be omitted in one of the two, and present in the other.
+    X, *more = (with_task_feature(objective, Z) for Z in (X, baseline) if Z is not None)
+    X = torch.cat([X, *more])
     posterior = objective.posterior(X)
     # The draws are divided among the members of a fully Bayesian model.
     num_members = posterior._extended_shape().numel() // len(X)

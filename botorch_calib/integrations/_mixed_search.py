@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from botorch.acquisition import AcquisitionFunction, PosteriorMean
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InfeasibilityError
 from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
+from botorch_calib.decisions.recommendation import posterior_mean
 from botorch_calib.optim.feasible_search import known_points
 from botorch_calib.optim.region import Region
 
@@ -125,7 +126,7 @@ class MixedSpace:
         place = self.place
         linear = place.inequality_constraints or place.equality_constraints
         if self.rounding is not None or self.is_mixed or linear:
-            mean = PosteriorMean(objective, maximize=maximize)
+            mean = posterior_mean(objective, maximize)
             margins = [LeastMargin(constraint, level) for level in (confidence, 0.5)]
             best = [self.best(mean, margin)[0] for margin in margins]
             known = known_points(margins[0].certified.known, self.region)

@@ -9,7 +9,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Bilog, Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -20,6 +20,7 @@ from torch.testing import assert_close
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions import recommend
 from botorch_calib.exceptions import NotCertifiedWarning
+from tests.gps import make_multitask
 
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
 GRID = torch.linspace(0, 1, 41, dtype=torch.double).unsqueeze(-1)
@@ -163,6 +164,22 @@ def test_the_baseline_is_no_improvement_on_itself() -> None:
     for choices in (best, GRID):  # alone, and selected
         found = recommend(gp, choices=choices, baseline=best)
         assert torch.equal(found.candidate, best) and found.better == 0.0
+
+
+def test_an_objective_whose_transformed_posterior_has_no_mean() -> None:
+    gp = SingleTaskGP(GRID[::5], GRID[::5].square() - 0.5, outcome_transform=Bilog())
+    found = recommend(gp, bounds=BOUNDS, raw_samples=16)
+    assert found.candidate.item() > 0.95 and found.lower < found.value < found.upper
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_the_task_column_may_be_left_out_of_the_points_or_of_the_baseline() -> None:
+    gp, X = make_multitask(), torch.rand(5, 2, dtype=torch.double)
+    whole = torch.cat([X, torch.zeros(5, 1).to(X)], dim=-1)
+    expected = recommend(gp, choices=X, baseline=X[:1])
+    for choices, baseline in ((X, whole[:1]), (whole, X[:1])):
+        found = recommend(gp, choices=choices, baseline=baseline)
+        assert found[1:] == expected[1:] and found.better is not None
 
 
 def truths(num: int) -> Tensor:
