@@ -36,7 +36,7 @@ from botorch_calib._validation import check_flag, check_inputs, check_nonnegativ
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.predict import check_one_value_each, mean_and_deviation
-from botorch_calib.models.process import like, observed_process, raw_width
+from botorch_calib.models.process import like, observed_process, raw_width, with_task_feature
 from botorch_calib.models.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         self.posterior_transform = posterior_transform
         self.maximize = check_flag("maximize", maximize)
         if X_window is not None:
-            X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
+            X_window = check_inputs("X_window", X_window, input_width(model))
+            X_window = like(model, with_task_feature(model, X_window))
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
         self._pending_model: Model | None = None  # conditioned on `X_pending`, if there are any
@@ -135,7 +136,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     def _account_for(self, X_pending: Tensor | None) -> None:
         model, window = self.model, self.X_window
         if X_pending is not None:
-            X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
+            X_pending = check_inputs("X_pending", X_pending, input_width(model))
+            X_pending = like(model, with_task_feature(model, X_pending))
             if not isinstance(model, Surrogate) or model.imputation is None:
                 raise UnsupportedError(
                     "`X_pending` needs a model that accepts pending points, such as "

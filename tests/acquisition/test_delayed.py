@@ -26,6 +26,7 @@ from tests.gps import (
     make_data,
     make_gp,
     make_model,
+    make_multitask,
 )
 
 # The multiplier of sigma, whose square is ``beta``.
@@ -241,6 +242,18 @@ def test_pending_points_condition_and_lengthen(window):
     assert acqf.X_pending is None and torch.equal(acqf.nu, nu) and torch.equal(acqf(X), before)
     acqf.set_X_pending(more[:0])
     assert acqf.X_pending is None and torch.equal(acqf(X), before)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_pending_points_with_and_without_the_task_column():
+    known, more, X = pending_points(5)[:3], pending_points(5)[3:], new_points()
+    model = CensoredDelayModel(make_multitask(), known, CENSOR)
+    expected = make_delayed(model, X_window=known, X_pending=more)(X)
+    acqf = make_delayed(model, X_window=model.X_pending)  # with the column
+    acqf.set_X_pending(more)
+    assert_close(acqf(X), expected)
+    whole = torch.cat([more, torch.zeros(2, 1).to(more)], dim=-1)
+    assert_close(make_delayed(model, X_window=known, X_pending=whole)(X), expected)
 
 
 def test_refused_pending_points_change_nothing():
