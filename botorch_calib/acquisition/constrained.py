@@ -143,15 +143,13 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         log_ei = f.log_expected_improvement(self._incumbent(f))
         return self._reduce(log_ei + self._log_feasibility(X))
 
-    def _best_of(self, X: Tensor) -> Tensor:
-        """Best posterior mean at the feasible pending points, for each fantasy.
+    def _means_at(self, X: Tensor) -> Tensor:
+        """Posterior means at pending points ``X``, ``n x 1 x d``, in the shape of `_marginals`.
 
-        The pending points ``X`` are ``n x 1 x d``. A point is feasible if the constraints hold with
-        probability above 1/2. The result is ``-inf`` for a fantasy without feasible points.
+        The mean is ``-inf`` at points that are feasible with probability of at most 1/2.
         """
         feasible = self._log_feasibility(X) > math.log(0.5)
-        means = self._marginals(X).moments()[0].masked_fill(~feasible, -torch.inf)
-        return means.squeeze(-1).squeeze(-1).amax(dim=0)
+        return super()._means_at(X).masked_fill(~feasible, -torch.inf)
 
 
 def _checked_index(name: str, outcome: int, num_outputs: int) -> int:

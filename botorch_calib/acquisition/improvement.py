@@ -11,6 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import broadcasts_to, check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
+from botorch_calib.models.process import in_output_task, with_task_feature
 from botorch_calib.posteriors import Prediction
 
 
@@ -19,7 +20,8 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
 
     Without pending points the incumbent is ``best_f``. With pending points each fantasy (draw of
     their outcomes) has its own incumbent: the better of ``best_f`` and the best posterior mean at
-    the pending points, given the fantasy.
+    the pending points, given the fantasy. For a multi-task model, only pending points of the output
+    task count.
     """
 
     best_f: Tensor
@@ -28,12 +30,18 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
     @torch.no_grad()
     def _account_for(self, X_pending: Tensor | None) -> None:
         super()._account_for(X_pending)
-        self._best_pending = None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
+        best = None
+        if X_pending is not None:
+            model = next(iter(self._models.values()))
+            own = in_output_task(model, with_task_feature(model, X_pending))
+            means = self._means_at(X_pending.unsqueeze(-2)).squeeze(-1).squeeze(-1)
+            best = means.masked_fill(~own.unsqueeze(-1), -torch.inf).amax(dim=0)
+        self._best_pending = best
 
-    def _best_of(self, X: Tensor) -> Tensor:
-        """Best posterior mean at the pending points ``X``, ``n x 1 x d``, for each fantasy."""
+    def _means_at(self, X: Tensor) -> Tensor:
+        """Posterior means at pending points ``X``, ``n x 1 x d``, in the shape of `_marginals`."""
         # Fantasised outcomes include noise, so the best of them would be better than the objective.
-        return self._marginals(X).moments()[0].squeeze(-1).squeeze(-1).amax(dim=0)
+        return self._marginals(X).moments()[0]
 
     def _incumbent(self, marginals: Prediction) -> Tensor:
         """The value to improve upon, in a shape that broadcasts against the ``marginals``.

@@ -276,6 +276,20 @@ def test_pending_points_of_a_plain_model_of_several_tasks() -> None:
     assert not torch.allclose(acqf(X), alone(X))
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_pending_points_of_other_tasks_are_no_incumbents(maximize: bool) -> None:
+    """They are informative, and their values are not values of the output task."""
+    model, X = CalibratedModel.from_history(make_multitask(), LocalizedConformal(0.2)), points(4)
+    X_pending, task = points(2).squeeze(-2), torch.ones(2, 1, dtype=torch.double)
+    other, own = (torch.cat([X_pending, t], dim=-1) for t in (task, 0.0 * task))
+    best = -9.0 if maximize else 9.0
+    acqf = LogCalibratedExpectedImprovement(model, best, None, maximize, other)
+    (fantasies,) = fantasy_models([model], other, 16)
+    mean = fantasies.posterior(X.unsqueeze(-3)).mean
+    assert_close(acqf(X).exp(), (mean - best).abs().mean(dim=(1, 2, 3)), rtol=1e-4, atol=0)
+    assert (LogCalibratedExpectedImprovement(model, best, None, maximize, own)(X) < acqf(X)).all()
+
+
 def test_pending_points_that_do_not_fit_a_model() -> None:
     X_pending, (gp, *_) = points(2).squeeze(-2), make_gps(torch.float)
     for plain in (gp, CalibratedModel.from_history(gp, LocalizedConformal(0.2))):
