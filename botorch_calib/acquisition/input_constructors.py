@@ -46,6 +46,7 @@ from botorch_calib.models.process import (
     observed_process,
     raw_train_inputs,
     with_task_feature,
+    without_task_feature,
 )
 
 # A mapping from outcome indices to limits, or the functions of samples that Ax passes to every
@@ -320,12 +321,15 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
 
 
 def _of_output_task(model: Model, observed: Observations) -> Observations:
-    """The observations of the task that a multi-task model predicts; all, of other models."""
+    """The observations of the task that a multi-task model predicts; all, of other models.
+
+    The points have no task column, so that they can be compared with points of other models.
+    """
     X, values = observed
     own = in_output_task(model, with_task_feature(model, X))
     if not own.any():
         raise NotImplementedError("Give `best_f`: the output task has not been observed.")
-    return X[own], values[own]
+    return without_task_feature(model, X[own]), values[own]
 
 
 def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:

@@ -118,6 +118,16 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
     return torch.cat([X[..., :place], task, X[..., place:]], dim=-1)
 
 
+def without_task_feature(model: Any, X: Tensor) -> Tensor:
+    """Return points ``... x d`` without the task column, if any: undo `with_task_feature`."""
+    process = observed_process(model)
+    is_multi_task = isinstance(process, MultiTaskGPyTorchModel)
+    if not is_multi_task or X.shape[-1] == process.num_non_task_features:
+        return X
+    place = process._task_feature
+    return torch.cat([X[..., :place], X[..., place + 1 :]], dim=-1)
+
+
 def in_output_task(model: Any, X: Tensor) -> Tensor:
     """Return, for each row of ``X``, ``n x d``, whether the row belongs to the output task.
 

@@ -17,7 +17,7 @@ from botorch.acquisition.objective import (
 from botorch.acquisition.utils import compute_best_feasible_objective
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.models import SingleTaskGP
+from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import Model, ModelList
 from botorch.sampling.get_sampler import get_sampler
@@ -334,6 +334,21 @@ def test_nothing_feasible_leaves_the_order_of_feasibility(maximize: bool) -> Non
     assert ranks.corrcoef()[0, 1] > 0.95
     with pytest.warns(BotorchWarning):  # reproducible, whatever the state of the generator
         assert best_feasible_observation(models, BLOCK, 0, limits, maximize) == best
+
+
+def test_constraints_on_another_task_or_model_at_the_same_points() -> None:
+    """The task column, which differs, is no part of a point at which outcomes are compared."""
+    X, Y, _ = make_data()
+    task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
+    whole = torch.cat([X[::2].repeat_interleave(2, dim=0), task], dim=-1)
+    first, second = (MultiTaskGP(whole, Y, -1, output_tasks=[i]).eval() for i in (0, 1))
+    limit = Y[1::2].median().item()
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    expected = Y[::2][Y[1::2] <= limit].max()
+    for constrained in (second, SingleTaskGP(X[::2], Y[1::2])):
+        models = [first, constrained]
+        best = best_feasible_observation(models, data, 0, {1: (None, limit)}, True)
+        assert_close(best, expected)
 
 
 def test_the_best_value_is_one_of_the_output_task() -> None:
