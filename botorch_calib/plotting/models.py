@@ -134,8 +134,7 @@ def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tens
     """
     calibrator: Any = slots_of(check_model(model)).calibrator
     check_instance("model.calibrator", calibrator, Calibrator, "LocalizedConformal(0.2)")
-    model.eval()
-    predictive = calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
+    predictive: Any = predict(model, X.unsqueeze(-2), objective=False).predictive
     low, high = (predictive.quantile((1.0 + side * level) / 2.0) for side in (-1.0, 1.0))
     return ((high - low) / 2.0).expand(len(X), 1, 1).reshape(-1)
 

@@ -23,6 +23,8 @@ from botorch_calib.plotting import (
     plot_threshold_map,
     prediction_interval,
 )
+from botorch_calib.plotting.models import interval_half_width
+from tests.gps import make_multitask
 from tests.models.ensembles import Lines
 from tests.plotting.figures import Z80, assert_beside_data, band, labels, make_gp
 
@@ -157,6 +159,16 @@ def test_threshold_map_shows_half_widths_where_they_belong():
     bar = next(other for other in ax.figure.axes if other is not ax)
     assert "predictive standard deviations" in bar.get_ylabel()
     assert_beside_data(ax)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_half_widths_of_a_model_of_several_tasks():
+    model = CalibratedModel.from_history(make_multitask(), LocalizedConformal(0.2))
+    X = torch.rand(4, 2, dtype=torch.double)
+    whole = torch.cat([X, torch.zeros(4, 1).to(X)], dim=-1)
+    widths = interval_half_width(model, X, level=0.8)
+    assert torch.equal(widths, interval_half_width(model, whole, level=0.8))
+    assert torch.allclose(widths, model.calibrator.half_width(whole).squeeze(-1))
 
 
 def test_maps_are_images_within_vector_graphics(tmp_path):
