@@ -59,6 +59,7 @@ from botorch_calib.models.process import (
     raw_train_inputs,
     sole_member,
     with_task_feature,
+    without_task_feature,
 )
 from botorch_calib.models.requirements import check_process, check_same_width
 from botorch_calib.models.surrogate import Surrogate
@@ -522,16 +523,29 @@ class ChanceConstraint(DecisionAccount):
         return 1 if self._contexts is None else self._contexts.centre.num_points
 
     def known_decisions(self) -> list[Tensor]:
-        """Training inputs ``n x d`` of each model that has any, untransformed, without contexts."""
-        known = [raw_train_inputs(model) for model in self.models.values()]
-        # The members of an ensemble share the inputs, so take those of the first member.
-        shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
-        return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
+        """Training inputs ``n x d`` of each model that has any, untransformed, without contexts.
+
+        The task column of a multi-task model may be omitted in decisions. So the inputs of its
+        output task are listed without this column, too.
+        """
+        shared, without_task = [], []
+        for model in self.models.values():
+            if (inputs := raw_train_inputs(model)) is None:
+                continue
+            # The members of an ensemble share the inputs, so take those of the first member.
+            shared.append(inputs := inputs[(0,) * (inputs.dim() - 2)])
+            if isinstance(observed_process(model), MultiTaskGPyTorchModel):
+                own = inputs[in_output_task(model, inputs)]
+                without_task.append(without_task_feature(model, own))
+        if self._contexts is not None:
+            return [*map(self._contexts.decisions, shared)]
+        return shared + without_task
 
     @torch.no_grad()
     def typical_deviations(self) -> list[Tensor]:
         """Return the standard deviation of each outcome, averaged over the training inputs.
 
+        For a multi-task model these are the inputs of the output task.
         This is the predicted deviation of an outcome with its noise, in the order of the limits,
         or 1 for a model without training inputs. To compare margins of different outcomes, each is
         divided by the outcome's typical deviation.
@@ -541,7 +555,10 @@ class ChanceConstraint(DecisionAccount):
             deviations = []
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(model), torch.ones(())
-                if inputs is not None and inputs.shape[-2] > 0:
+                if inputs is not None:
+                    inputs = inputs[(0,) * (inputs.dim() - 2)]  # members share the inputs
+                    inputs = inputs[in_output_task(model, inputs)]
+                if inputs is not None and len(inputs):
                     stated = stated_outcomes(model, inputs.unsqueeze(-2))
                     deviation = spread_of(stated).deviation.mean()
                 deviations.append(deviation)

@@ -530,6 +530,18 @@ def test_the_column_of_the_output_task_may_be_left_out() -> None:
         assert rebuilt.num_decisions == rebuilt.num_observed
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_other_tasks_set_no_scale_and_searches_know_points_without_the_column() -> None:
+    gp = make_multitask(fixed_noise=True)
+    own, others = gp.train_inputs[0][::2], gp.train_inputs[0][1::2]
+    gp.likelihood.noise_covar.noise[1::2] = 100.0
+    tested = ChanceConstraint(gp, upper=0.8)
+    deviation = gp.posterior(own.unsqueeze(-2), observation_noise=True).variance.sqrt().mean()
+    assert_close(tested.typical_deviation(), deviation)
+    whole, short = tested.known_decisions()
+    assert len(whole) == len(own) + len(others) and torch.equal(short, own[:, :2])
+
+
 def test_it_is_copied_and_pickled() -> None:
     tested, X = constraint(**WIDE), points(3)
     tested.observe(X.squeeze(1), value(50.0, 3))
