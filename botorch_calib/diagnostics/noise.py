@@ -191,7 +191,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
         >>> diagnosis = noise_diagnosis(gp)
         >>> stated, supported = diagnosis.stated, diagnosis.supported
     """
-    check_open_unit("level", level)
+    level = check_open_unit("level", level)
     gp = observed_process(model)
     prior = training_prior(gp, torch.double)
     rows, given = _judged(gp, task)

@@ -106,7 +106,7 @@ def calibration_report(
         >>> print(calibration_report(model))  # doctest: +ELLIPSIS
         Calibration ...
     """
-    check_open_unit("alpha", alpha)
+    alpha = check_open_unit("alpha", alpha)
     check_one_of("residuals", residuals, RESIDUALS)
     with as_in_training(observed_process(model)):
         if X is None and Y is None:
@@ -154,7 +154,7 @@ def report_from_pits(
     Example:
         >>> report = report_from_pits([0.69, 0.07, 0.69, 1.0, 0.5, 0.31])
     """
-    check_open_unit("alpha", alpha)
+    alpha = check_open_unit("alpha", alpha)
     values = check_unit_interval("pits", _vector("pits", pits))
     covered = (alpha / 2 <= values) & (values <= 1 - alpha / 2)
     forecasts = Forecasts(_inputs(X, len(values)), bounds, [Judged(values, covered, {})])
@@ -189,7 +189,7 @@ def report_from_moments(
         >>> mean, deviation = torch.zeros(20), torch.full((20,), 0.2)
         >>> report = report_from_moments(mean, deviation, observed=0.2 * torch.randn(20))
     """
-    check_open_unit("alpha", alpha)
+    alpha = check_open_unit("alpha", alpha)
     y = _vector("observed", observed)
     center, size = _vector("mean", mean, len(y)), _vector("deviation", deviation, len(y))
     if not (size > 0.0).all():

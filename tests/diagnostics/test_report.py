@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -17,7 +18,12 @@ from botorch.models.transforms.outcome import StratifiedStandardize
 from scipy.stats import binomtest, norm
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
-from botorch_calib.diagnostics import CalibrationAlarm, report_from_moments, report_from_pits
+from botorch_calib.diagnostics import (
+    CalibrationAlarm,
+    noise_diagnosis,
+    report_from_moments,
+    report_from_pits,
+)
 from botorch_calib.diagnostics.report_scores import ForecastScores, median_cells
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
@@ -200,6 +206,17 @@ def test_coverage_by_region() -> None:
 
 
 # ------------------------------------------------------------ output
+
+
+def test_levels_in_single_precision_are_exported_as_written() -> None:
+    single: Any = np.float32(0.1)
+    report = calibration_report(make_gp(), alpha=single)
+    assert json.loads(json.dumps(report.to_dict()))["alpha"] == 0.1
+    diagnosis = noise_diagnosis(make_gp(), level=single)
+    assert json.loads(json.dumps(diagnosis.to_dict()))["level"] == 0.1
+    pits = torch.rand(20).double()
+    assert report_from_pits(pits, alpha=single).alpha == 0.1
+    assert report_from_moments(pits, pits + 1.0, pits, alpha=single).alpha == 0.1
 
 
 def test_export_is_plain() -> None:
