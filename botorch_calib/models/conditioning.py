@@ -40,7 +40,8 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """Return a model conditioned on observations; ``model`` is unchanged, even after an error.
 
     ``X``, ``batch_shape x n' x d``, and ``Y``, ``batch_shape' x n' x 1``, are not transformed yet;
-    input transforms act as on training inputs. The keyword ``noise``, if given, has the shape of
+    input transforms act as on training inputs. The task column of a multi-task model may be omitted
+    in ``X``. The keyword ``noise``, if given, has the shape of
     ``Y`` and is the total noise variance after the outcome transform, including any learned part.
     For an exact Gaussian process, rows are added to the Cholesky factor of the training covariance.
     If ``X`` or ``Y`` requires gradients, the predictions of the result are differentiable in ``X``
@@ -51,6 +52,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """
     if isinstance(model, WrapperModel):  # the method calls this function with the process inside
         return model.condition_on_observations(X, Y, **kwargs)
+    X = with_task_feature(model, X)
     check_takes(model, X, Y)
     try:
         with as_in_training(model):
@@ -267,7 +269,7 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
     if learns_in_context(process):
         context = torch.cat([process.train_X, X]), torch.cat([process.train_Y, Y])
         return with_context(process, *context)
-    if not is_ensemble(process):
+    if not is_ensemble(process) or not process.batch_shape:  # a `NoisyEnsemble` has none
         return conditioned_on(model, X, Y, **given_noise(process, X, Y, Yvar))
     shape = *process.batch_shape, *Y.shape[-2:]
     noise = given_noise(process, X, Y.expand(shape)[0], Yvar)

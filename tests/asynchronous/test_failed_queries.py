@@ -10,7 +10,7 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
-from botorch.models import SingleTaskGP
+from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.models.transforms.outcome import Bilog, Log
 from torch import Tensor
 from torch.testing import assert_close
@@ -378,3 +378,36 @@ def test_failures_under_a_nonlinear_outcome_transform(transform, maximize):
     poor = transform.untransform((targets.mean() - sign * targets.std()).view(1, 1))[0]
     expected = torch.minimum(mean, poor) if maximize else torch.maximum(mean, poor)
     assert_close(train_data(model)[1][-2:], expected.detach())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("refit_every", [1, 2])
+def test_a_fit_that_adds_data_of_another_task(refit_every: int) -> None:
+    """The queries have no task column, which failures and later values need as well."""
+
+    def with_old_data(X: Tensor, Y: Tensor) -> MultiTaskGP:
+        whole = [torch.cat([X, torch.full((len(X), 1), task, **DOUBLE)], dim=-1) for task in (0, 1)]
+        return MultiTaskGP(torch.cat(whole), torch.cat([Y + 5.0, Y]), -1, output_tasks=[1]).eval()
+
+    ledger = FeedbackLedger(2)
+    for i, x in enumerate(torch.rand(6, 2, **DOUBLE)):
+        trial = ledger.submit(x)
+        ledger.fail(trial, "broken") if i == 5 else ledger.observe(trial, float(x.sum()))
+    seen: list[Tensor] = []
+
+    def acquisition(model: Any, _: FeedbackLedger) -> UpperConfidenceBound:
+        X = raw_train_inputs(model)
+        assert X is not None
+        seen.append(X)
+        return UpperConfidenceBound(model, beta=1.0)
+
+    strategy = DelayStrategy(acquisition, failures="impute")
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+    propose = DelayAwareProposer(
+        bounds, strategy, num_initial=2, fit=with_old_data, refit_every=refit_every
+    )
+    assert propose(ledger).shape == (2,)
+    # The fit has each value under both tasks. Later values and the failure are of the output task.
+    num_fitted = 5 if refit_every == 1 else 4
+    own = torch.cat([ledger.queries(), torch.ones(6, 1, **DOUBLE)], dim=-1)
+    assert torch.equal(seen[0][-1], own[-1]) and len(seen[0]) == 5 + num_fitted + 1

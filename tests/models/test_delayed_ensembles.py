@@ -137,6 +137,12 @@ def test_calibration_of_an_ensemble_with_pending_points() -> None:
     assert torch.equal(model.X_pending, PENDING[1:])
 
 
+def test_values_of_members_without_conditioning_cannot_be_imputed() -> None:
+    ensemble = NoisyEnsemble(Lines(), 0.1)
+    with pytest.raises(UnsupportedError, match="NoisyEnsemble cannot be conditioned"):
+        CensoredDelayModel(ensemble, torch.rand(2, 1).double(), imputation="hallucinate")
+
+
 def test_ensembles_that_cannot_be_conditioned() -> None:
     with pytest.raises(UnsupportedError, match="NoisyEnsemble cannot be conditioned"):
         CensoredDelayModel(NoisyEnsemble(Lines(), 0.1), PENDING, LEAST)
