@@ -18,8 +18,9 @@ from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraint import ChanceConstraint, at_points, spread_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.predict import mean_and_deviation
-from botorch_calib.models.process import predicting_process
+from botorch_calib.models.process import kind_of, observed_process, predicting_process
 from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors.prediction import MEMBER_DIM
 
 
 class CertifiedSetExpansion(PendingPoints):
@@ -76,7 +77,10 @@ class CertifiedSetExpansion(PendingPoints):
         stated, margins = constraint.stated_margins(X)
         outcomes = zip(stated.items(), self._models(), self.units, margins, strict=True)
         for (name, outcome), model, unit, margin in outcomes:
-            _, sigma = mean_and_deviation(model, inputs)
+            mean, sigma = mean_and_deviation(model, inputs)
+            if kind_of(observed_process(model)) == "members":  # of their mixture
+                spread = mean.var(dim=MEMBER_DIM, correction=0)
+                sigma = (sigma.square().mean(dim=MEMBER_DIM) + spread).sqrt()
             sigma = constraint.in_contexts(at_points(sigma), name)
             to_border = margin / constraint.in_contexts(spread_of(outcome).deviation, name)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())

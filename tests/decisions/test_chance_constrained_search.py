@@ -32,7 +32,9 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
+from botorch_calib.decisions.chance_constraint import spread_of
 from botorch_calib.exceptions import NotCertifiedWarning
+from tests.models.ensembles import make_ensemble
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -326,6 +328,17 @@ def test_single_precision_points_outside_training_and_plain_acquisitions() -> No
     candidate, value, certified = optimize_chance_constrained(acqf, tested, BOUNDS.float(), 1)
     assert candidate.dtype == value.dtype == torch.float
     assert certified and tested.certified(candidate.unsqueeze(0)).all()
+
+
+@pytest.mark.parametrize("num", [3, 4])  # the ensemble has 4 members
+def test_the_boundary_of_an_ensemble_is_that_of_its_mixture(num: int) -> None:
+    model = make_ensemble()
+    tested, X = ChanceConstraint(model, upper=30.0), 10.0 * torch.rand(num, 1, 2).double() - 5.0
+    sigma = model.posterior(X).mixture_variance.sqrt().flatten()
+    stated, (margin,) = tested.stated_margins(X)
+    (outcome,), (unit,) = stated.values(), tested.typical_deviations()
+    expected = (sigma / unit).log() - 0.5 * (margin / spread_of(outcome).deviation).square()
+    assert_close(CertifiedSetExpansion(tested)(X), expected)
 
 
 def test_a_share_of_the_rounds_expands() -> None:
