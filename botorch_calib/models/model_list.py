@@ -28,7 +28,12 @@ from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.known_data import without_known
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import predict, slots_of
-from botorch_calib.models.process import checked_observations, observed_process, raw_train_inputs
+from botorch_calib.models.process import (
+    checked_observations,
+    likelihood_of,
+    observed_process,
+    raw_train_inputs,
+)
 from botorch_calib.models.requirements import check_fantasizes, one_outcome_of, scalar_affine
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
@@ -256,7 +261,7 @@ class CalibratedModelList(ModelList):
             gp = observed_process(self.models[i])
             if isinstance(gp, DeterministicModel):
                 continue
-            takes_noise = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
+            takes_noise = isinstance(likelihood_of(gp), FixedNoiseGaussianLikelihood)
             given = Yvar[..., i : i + 1] if Yvar is not None and takes_noise else None
             checked = checked_observations(gp, own, Y[..., i : i + 1], given)
             check_takes(gp, *checked[:2])

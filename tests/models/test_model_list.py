@@ -45,6 +45,7 @@ from botorch_calib import (
 from botorch_calib.calibration import NoCalibration
 from tests.contracts import ModelContract
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model
+from tests.models.test_by_normal_scores import HeavyTails
 
 X, Y, Yvar = make_data()
 NEW_X = torch.tensor([[0.25, 0.7], [0.8, 0.35]], **DOUBLE)
@@ -368,6 +369,13 @@ def test_outcomes_without_probabilities_and_the_remedy() -> None:
     stated = CalibratedModelList(calibrated, CalibratedModel(positive, NoCalibration()))
     median = SingleTaskGP(X, Y).eval().posterior(T).mean.exp()
     assert_close(stated.posterior(T).quantile(0.5)[..., 1:], median)
+
+
+def test_an_outcome_of_a_model_without_likelihood_is_observed() -> None:
+    heavy = CalibratedModel(HeavyTails(), QuantileRecalibrator(), denoise=False)
+    model = CalibratedModelList(make_model(), heavy)
+    model.observe(NEW_X, NEW_Y, Yvar=NEW_Y.square(), condition=False)
+    assert heavy.calibrator.num_updates == len(NEW_X)
 
 
 def test_what_cannot_be_observed_changes_no_model() -> None:
