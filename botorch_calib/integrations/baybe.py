@@ -134,7 +134,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         """
         models, target, measurements = self._models(searchspace, objective, measurements)
         _check_table("pending_experiments", pending_experiments, searchspace.parameter_names)
-        if batch_size > 1 and getattr(searchspace.discrete, "constraints_batch", ()):
+        if batch_size > 1 and searchspace.discrete.constraints_batch:
             raise UnsupportedError(
                 "Constraints on batches would be ignored: use a batch size of 1, or remove them."
             )

@@ -532,7 +532,7 @@ def test_the_column_of_the_output_task_may_be_left_out() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_other_tasks_set_no_scale_and_searches_know_points_without_the_column() -> None:
-    gp = make_multitask(fixed_noise=True)
+    gp: Any = make_multitask(fixed_noise=True)
     own, others = gp.train_inputs[0][::2], gp.train_inputs[0][1::2]
     gp.likelihood.noise_covar.noise[1::2] = 100.0
     tested = ChanceConstraint(gp, upper=0.8)
