@@ -146,7 +146,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     def _means_at(self, X: Tensor) -> Tensor:
         """Posterior means at pending points ``X``, ``n x 1 x d``, in the shape of `_marginals`.
 
-        The mean is ``-inf`` at points that are feasible with probability of at most 1/2.
+        The mean is ``-inf`` where the constraints hold with a probability of at most 1/2.
         """
         feasible = self._log_feasibility(X) > math.log(0.5)
         return super()._means_at(X).masked_fill(~feasible, -torch.inf)

@@ -100,8 +100,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         self.posterior_transform = posterior_transform
         self.maximize = check_flag("maximize", maximize)
         if X_window is not None:
-            X_window = check_inputs("X_window", X_window, input_width(model))
-            X_window = like(model, with_task_feature(model, X_window))
+            X_window = self._points("X_window", X_window)
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
         self._pending_model: Model | None = None  # conditioned on `X_pending`, if there are any
@@ -133,11 +132,15 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         X_window = ledger.pending(now) if window == "pending" else ledger.window(now)
         return cls(model, X_window=X_window, **kwargs)
 
+    def _points(self, name: str, X: Tensor) -> Tensor:
+        """Return points ``n x d`` as the model takes them, with the task column if it has one."""
+        X = check_inputs(name, X, input_width(self.model))
+        return like(self.model, with_task_feature(self.model, X))
+
     def _account_for(self, X_pending: Tensor | None) -> None:
         model, window = self.model, self.X_window
         if X_pending is not None:
-            X_pending = check_inputs("X_pending", X_pending, input_width(model))
-            X_pending = like(model, with_task_feature(model, X_pending))
+            X_pending = self._points("X_pending", X_pending)
             if not isinstance(model, Surrogate) or model.imputation is None:
                 raise UnsupportedError(
                     "`X_pending` needs a model that accepts pending points, such as "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import broadcasts_to, check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
-from botorch_calib.models.process import in_output_task, with_task_feature
+from botorch_calib.models.process import in_output_task
 from botorch_calib.posteriors import Prediction
 
 
@@ -33,7 +33,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         best = None
         if X_pending is not None:
             model = next(iter(self._models.values()))
-            own = in_output_task(model, with_task_feature(model, X_pending))
+            own = in_output_task(model, X_pending)
             means = self._means_at(X_pending.unsqueeze(-2)).squeeze(-1).squeeze(-1)
             best = means.masked_fill(~own.unsqueeze(-1), -torch.inf).amax(dim=0)
         self._best_pending = best

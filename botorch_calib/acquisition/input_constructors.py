@@ -45,7 +45,6 @@ from botorch_calib.models.process import (
     in_output_task,
     observed_process,
     raw_train_inputs,
-    with_task_feature,
     without_task_feature,
 )
 
@@ -306,18 +305,19 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     observed: list[Observations] = [
         (dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
     ]
-    if len(observed) == len(members):
-        return [*map(_of_output_task, members, observed)]
-    # The data do not have one column per model, so use the models' own training data.
-    observed = []
-    for base in map(observed_process, members):
-        X = raw_train_inputs(base)
-        if X is None or base.num_outputs != 1 or not hasattr(base, "train_targets"):
-            raise NotImplementedError(
-                "Give `best_f`: its default needs the data of each of the model's outcomes."
-            )
-        observed.append((X, raw_train_targets(base).squeeze(-1)))
+    if len(observed) != len(members):
+        # The data do not have one column per model, so use the models' own training data.
+        observed = [*map(_trained_on, map(observed_process, members))]
     return [*map(_of_output_task, members, observed)]
+
+
+def _trained_on(process: Any) -> Observations:
+    X = raw_train_inputs(process)
+    if X is None or process.num_outputs != 1 or not hasattr(process, "train_targets"):
+        raise NotImplementedError(
+            "Give `best_f`: its default needs the data of each of the model's outcomes."
+        )
+    return X, raw_train_targets(process).squeeze(-1)
 
 
 def _of_output_task(model: Model, observed: Observations) -> Observations:
@@ -326,7 +326,7 @@ def _of_output_task(model: Model, observed: Observations) -> Observations:
     The points have no task column, so that they can be compared with points of other models.
     """
     X, values = observed
-    own = in_output_task(model, with_task_feature(model, X))
+    own = in_output_task(model, X)
     if not own.any():
         raise NotImplementedError("Give `best_f`: the output task has not been observed.")
     return without_task_feature(model, X[own]), values[own]

@@ -219,7 +219,7 @@ class DelayAwareProposer:
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
-        if (Y == Y[0]).all():
+        if (Y == Y[0]).all():  # the values do not say where to search
             place = count
         feasibility = None
         if place is not None or not strategy.imputes_failures:
@@ -381,8 +381,7 @@ class DelayAwareProposer:
         # SLSQP may return a point that violates the linear constraints.
         is_out = not self.region.allows(point.view(1, 1, -1))
         if (is_out or have_failed(point, failed, self.bounds)) and len(fixed) < self.dim:
-            # Take the best point of a Sobol sample. The sample has more points than `raw_samples`,
-            # because some of its points may have failed.
+            # Take the best point of a Sobol sample, which has a spare point for each failed query.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point

@@ -126,7 +126,7 @@ class Budget(NamedTuple):
         return 1 - Fraction(repr(self.level))
 
     def allows(self, num_certified: int, num_at_stake: int) -> bool:
-        """Whether another point may be certified; ``num_at_stake`` is ``V + p`` as in the class."""
+        """Whether another point may be certified; ``num_at_stake`` is the class's ``V + p``."""
         return self.left(num_certified, num_at_stake) > 0
 
     def left(self, num_certified: int, num_at_stake: int) -> float:

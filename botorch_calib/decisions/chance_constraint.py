@@ -56,6 +56,7 @@ from botorch_calib.models.process import (
     checked_observations,
     in_output_task,
     observed_process,
+    of_one_member,
     raw_train_inputs,
     sole_member,
     with_task_feature,
@@ -532,8 +533,7 @@ class ChanceConstraint(DecisionAccount):
         for model in self.models.values():
             if (inputs := raw_train_inputs(model)) is None:
                 continue
-            # The members of an ensemble share the inputs, so take those of the first member.
-            shared.append(inputs := inputs[(0,) * (inputs.dim() - 2)])
+            shared.append(inputs := of_one_member(inputs))
             if isinstance(observed_process(model), MultiTaskGPyTorchModel):
                 own = inputs[in_output_task(model, inputs)]
                 without_task.append(without_task_feature(model, own))
@@ -545,10 +545,10 @@ class ChanceConstraint(DecisionAccount):
     def typical_deviations(self) -> list[Tensor]:
         """Return the standard deviation of each outcome, averaged over the training inputs.
 
-        For a multi-task model these are the inputs of the output task.
-        This is the predicted deviation of an outcome with its noise, in the order of the limits,
-        or 1 for a model without training inputs. To compare margins of different outcomes, each is
-        divided by the outcome's typical deviation.
+        For a multi-task model, the average is over the inputs of the output task. The results, in
+        the order of the limits, are predicted deviations of an outcome with its noise, or 1 for a
+        model without training inputs. To compare margins of different outcomes, each is divided by
+        the outcome's typical deviation.
         """
         self._renew()
         if not self._deviations:
@@ -556,7 +556,7 @@ class ChanceConstraint(DecisionAccount):
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(model), torch.ones(())
                 if inputs is not None:
-                    inputs = inputs[(0,) * (inputs.dim() - 2)]  # members share the inputs
+                    inputs = of_one_member(inputs)
                     inputs = inputs[in_output_task(model, inputs)]
                 if inputs is not None and len(inputs):
                     stated = stated_outcomes(model, inputs.unsqueeze(-2))

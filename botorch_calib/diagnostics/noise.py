@@ -421,7 +421,7 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     """
     eigenvalues, squares = data
     # The largest eigenvalue sets the rounding errors of all eigenvalues and of their sums with m.
-    # So multipliers m below these errors make no difference.
+    # A multiplier m below these errors has no effect.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
     # Eigenvalues are nonnegative, so log L(m) <= -n/2 log m. `start` and `high` are logarithms of

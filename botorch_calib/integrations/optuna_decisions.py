@@ -234,8 +234,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         """
         trials = [trial for trial in self._trials(study) if trial.constraints]
         complete = [i for i, trial in enumerate(trials) if trial.state is TrialState.COMPLETE]
-        # A running or failed trial may have set only some of the constraints. A complete trial has
-        # set all of its time, and later trials may have new ones.
+        # A running or failed trial may have set only some of the constraints. The latest complete
+        # trial has set all constraints that existed then, and later trials may have further ones.
         recent = trials[max(complete, default=0) :]
         names = {name for trial in recent for name in trial.constraints}
         safe = [
@@ -486,7 +486,7 @@ def _mixed(space: SearchSpace, cube: Tensor, search: SearchSettings) -> MixedSpa
 
 
 def _was_decided(trial: FrozenTrial) -> bool:
-    """Whether the trial has a decision, and may have been run."""
+    """Whether the trial has a decision and may have been run."""
     is_empty = trial.state.is_finished() and not (trial.params or trial.constraints)
     return trial.system_attrs.get(DECISION, {}) != {} and not is_empty
 

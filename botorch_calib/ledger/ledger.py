@@ -350,7 +350,7 @@ class FeedbackLedger:
         """
         arguments = self._checked(y, yvar, _named(outcomes, beyond), context)
         self._change(trial_id, lambda entry, at: entry.observed(at, **arguments), time)
-        # No warning with given times, as in simulations: the caller knows which values are late.
+        # Callers that give times, as simulations do, know which values are late: do not warn them.
         # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
             warn(  # without the trial's id, so that it is shown once per line of code

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_calib.exceptions import warn
 from botorch_calib.models.outcome_transforms import train_data
-from botorch_calib.models.process import raw_train_inputs
+from botorch_calib.models.process import of_one_member, raw_train_inputs
 
 #: A difference between two values counts as rounding to six digits if it is at most `SIX_DIGITS`
 #: times the value, and at most `MOST_OF_RANGE` times the range of the data. Otherwise the values
@@ -198,7 +198,7 @@ def still_pending(pending: Tensor, X: Tensor, process: object) -> Tensor:
     inputs = raw_train_inputs(process)
     if inputs is None or inputs.shape[-1] != pending.shape[-1]:
         inputs = pending[:0]
-    inputs = inputs[(0,) * (inputs.dim() - 2)]  # the members of an ensemble share the inputs
+    inputs = of_one_member(inputs)
     # The values tell pending points, 0, from training inputs, 1.
     table = torch.cat([pending, inputs.to(pending)])
     is_known = torch.arange(len(table), device=table.device).unsqueeze(-1) >= len(pending)

@@ -24,7 +24,7 @@ from botorch.models.transforms.outcome import (
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib.models.process import like, observed_process, raw_train_inputs
+from botorch_calib.models.process import like, observed_process, of_one_member, raw_train_inputs
 from botorch_calib.posteriors import OutcomeMap
 from botorch_calib.posteriors.outcome_maps import Affine
 
@@ -202,7 +202,7 @@ def train_data(model: object) -> tuple[Tensor, Tensor]:
     if inputs is None or not isinstance(process, ExactGP):
         return torch.zeros(0, 0), torch.zeros(0, 1)
     Y = raw_train_targets(process)
-    return inputs[(0,) * (inputs.dim() - 2)], Y[(0,) * (Y.dim() - 2)]
+    return of_one_member(inputs), of_one_member(Y)
 
 
 def transform_name(model: object) -> str:

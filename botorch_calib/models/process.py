@@ -97,6 +97,14 @@ def raw_train_inputs(model: object) -> Tensor | None:
     return inputs[0]
 
 
+def of_one_member(data: Tensor) -> Tensor:
+    """Return training data ``n x d`` without the batch dimensions of an ensemble's members.
+
+    The members share their data, so the data of the first member are returned.
+    """
+    return data[(0,) * (data.dim() - 2)]
+
+
 def raw_width(model: object) -> int | None:
     """Return the number of columns of inputs before any input transform; None if unknown."""
     inputs = raw_train_inputs(model)
@@ -131,11 +139,12 @@ def without_task_feature(model: Any, X: Tensor) -> Tensor:
 def in_output_task(model: Any, X: Tensor) -> Tensor:
     """Return, for each row of ``X``, ``n x d``, whether the row belongs to the output task.
 
-    The result is boolean, ``n``, and True everywhere for a single-task model.
+    The result is boolean, ``n``. It is True everywhere for a single-task model, and for rows
+    without the task column.
     """
     process = observed_process(model)
     is_multi_task = isinstance(process, MultiTaskGPyTorchModel)
-    if not is_multi_task:
+    if not is_multi_task or X.shape[-1] == process.num_non_task_features:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
     return X[:, process._task_feature].round().long() == process._output_tasks[0]
 
