@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition.multi_objective import logei
+from gpytorch.settings import lazily_evaluate_kernels
 
 from tests import timeouts
 from tests.contracts import (
@@ -147,6 +148,17 @@ def heed_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def lazy_kernels() -> None:
+    """Each test starts from GPyTorch's default.
+
+    GPyTorch turns this setting off while it evaluates a kernel. The setting is global, so two
+    threads that evaluate kernels at the same time may leave it off for the rest of the process:
+    the second thread finds it off, and restores that after the first thread has turned it on.
+    """
+    lazily_evaluate_kernels._set_state(None)
 
 
 @pytest.fixture(autouse=True)
