@@ -59,8 +59,8 @@ from botorch_calib.models.process import (
     of_one_member,
     raw_train_inputs,
     sole_member,
+    training_points,
     with_task_feature,
-    without_task_feature,
 )
 from botorch_calib.models.requirements import check_process, check_same_width
 from botorch_calib.models.surrogate import Surrogate
@@ -529,17 +529,10 @@ class ChanceConstraint(DecisionAccount):
         The task column of a multi-task model may be omitted in decisions. So the inputs of its
         output task are listed without this column, too.
         """
-        shared, without_task = [], []
-        for model in self.models.values():
-            if (inputs := raw_train_inputs(model)) is None:
-                continue
-            shared.append(inputs := of_one_member(inputs))
-            if isinstance(observed_process(model), MultiTaskGPyTorchModel):
-                own = inputs[in_output_task(model, inputs)]
-                without_task.append(without_task_feature(model, own))
-        if self._contexts is not None:
-            return [*map(self._contexts.decisions, shared)]
-        return shared + without_task
+        points = [*map(training_points, self.models.values())]
+        if self._contexts is None:
+            return [known for own in points for known in own]
+        return [self._contexts.decisions(known) for own in points for known in own[:1]]
 
     @torch.no_grad()
     def typical_deviations(self) -> list[Tensor]:

@@ -31,10 +31,10 @@ from botorch_calib.models.predict import slots_of
 from botorch_calib.models.process import (
     check_fits,
     observed_process,
-    raw_train_inputs,
+    training_points,
     with_task_feature,
 )
-from botorch_calib.optim.feasible_search import evaluated
+from botorch_calib.optim.feasible_search import evaluated, known_points
 from botorch_calib.optim.region import LinearConstraints
 
 # The largest number of competing points for whose selection a `Recommendation`'s statements are
@@ -214,13 +214,10 @@ def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place
         assert place.choices is not None
         X = place.choices
     else:
-        X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0).squeeze(-2)
-        known = raw_train_inputs(acqf.model)
-        if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
-            inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
-            X = torch.cat([known[inside].to(X), X])
-        regions, X = place.regions(), X.unsqueeze(-2)
+        X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0)
+        regions, known = place.regions(), training_points(acqf.model)
         within = [region.placed(X) for region in regions]
+        within += [known_points(known, region) for region in regions]
         if regions[0].linear or regions[0].equal:  # few points may be left
             with manual_seed(0):
                 within += [region.sample(_RIVALS) for region in regions]

@@ -625,6 +625,9 @@ def load_xopt(file: str | Path) -> Xopt:
     `ChanceConstrainedGenerator` has no ``books``, it gets the name of ``file`` with the suffix
     ``.decisions``.
 
+    Raises:
+        InputDataError: If the file has no generator, like one whose ``dump`` was interrupted.
+
     Warns:
         CalibrationWarning: If the data have ids of decisions, but the generator has no decisions.
 
@@ -634,9 +637,15 @@ def load_xopt(file: str | Path) -> Xopt:
         >>> run.dump("run.yaml")
         >>> run = load_xopt("run.yaml")
     """
-    config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
+    config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or not isinstance(config.get("generator"), dict):
+        raise InputDataError(
+            f"`file` must be a complete dump of an `Xopt`, but {str(file)!r} has no generator. Was "
+            "the process killed while it wrote the file? Load an earlier dump."
+        )
+    config = remove_none_values(config)
     generator = config["generator"]
-    if generator["name"] == GENERATOR:
+    if generator.get("name") == GENERATOR:
         generator.setdefault("books", f"{file}{_BOOKS}")
     constructor = generator.get("gp_constructor")
     if constructor is not None and constructor["name"] == CONSTRUCTOR:

@@ -149,6 +149,21 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     return X[:, process._task_feature].round().long() == process._output_tasks[0]
 
 
+def training_points(model: object) -> list[Tensor]:
+    """Return a model's training points, each ``n x d``, before any input transform.
+
+    A multi-task model has two sets, since callers may omit the task column: its inputs, and the
+    inputs of its output task without this column. A model without training inputs has none.
+    """
+    if (inputs := raw_train_inputs(model)) is None:
+        return []
+    points = [of_one_member(inputs)]
+    if isinstance(observed_process(model), MultiTaskGPyTorchModel):
+        own = points[0][in_output_task(model, points[0])]
+        points.append(without_task_feature(model, own))
+    return points
+
+
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
     """Raise unless points fit a model's inputs.
 

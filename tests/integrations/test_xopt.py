@@ -123,6 +123,13 @@ def test_mixed_constrained_run_that_is_saved_and_loaded(tmp_path: Path) -> None:
     assert feasible["y"].idxmin() >= NUM_INITIAL  # better than all at random
 
 
+@pytest.mark.parametrize("text", ["", "vocs:\n  variables: {}\n", "generator:\n"])
+def test_a_file_without_a_generator_is_no_dump(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(InputDataError, match="'.*run.yaml' has no generator. Was the process"):
+        load_xopt(tmp_path / "run.yaml")
+
+
 def test_gaussian_processes_are_those_of_xopt() -> None:
     X = new_xopt(CalibratedModelConstructor(), constrained=True)
     X.step()

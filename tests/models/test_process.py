@@ -1,4 +1,4 @@
-"""Processes: the units of their targets, and their predictions."""
+"""Processes: the units of their targets, their training points and their predictions."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,20 @@ import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStandardize
 
-from botorch_calib.models import CensoredDelayModel
+from botorch_calib.calibration import NoCalibration
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.outcome_transforms import (
     outcome_map_of,
     raw_train_targets,
     unit_of_targets,
 )
 from botorch_calib.models.predict import mean_and_deviation, predict
+from botorch_calib.models.process import raw_train_inputs, training_points
+from tests.gps import make_multitask
 
 X = torch.rand(6, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(dim=-1, keepdim=True) - X.sum(dim=-1).mean()) / X.sum(dim=-1).std()
@@ -99,3 +103,19 @@ def test_a_plain_process_states_its_own_posterior(dtype):
             torch.testing.assert_close(posterior.cdf(value), expected, rtol=1e-4, atol=0)
         quantile = normal.icdf(torch.tensor(0.9, dtype=torch.double)).to(dtype)
         torch.testing.assert_close(posterior.quantile(0.9), quantile)
+
+
+def test_training_points_of_a_model() -> None:
+    """Raw, once for all members, and with or without the task column, which may be omitted."""
+    one = make_gp(input_transform=Normalize(2))
+    saas = SaasFullyBayesianSingleTaskGP(X, Y)
+    samples = {name: torch.ones(3, dtype=X.dtype) for name in ("mean", "outputscale", "noise")}
+    saas.load_mcmc_samples({**samples, "lengthscale": torch.ones(3, 1, 2, dtype=X.dtype)})
+    for model in (one, saas.eval(), CalibratedModel(one, NoCalibration())):
+        (known,) = training_points(model)
+        torch.testing.assert_close(known, X)
+    tasks = make_multitask()
+    whole, own = training_points(tasks)
+    torch.testing.assert_close(whole, raw_train_inputs(tasks))
+    torch.testing.assert_close(own, whole[whole[:, 2] == 0.0][:, :2])
+    assert training_points(torch.nn.Identity()) == []
