@@ -197,7 +197,9 @@ def values_of(name: str) -> dict[str, list[float]]:
     return values
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, ["raw units", "Log", "ensemble", "Student t"]))
+@pytest.mark.parametrize(
+    "name", mostly_slow(CASES, ["raw units", "Log", "tasks", "ensemble", "Student t"])
+)
 @pytest.mark.filterwarnings("ignore")
 def test_values(name: str) -> None:
     recorded = json.loads(FILE.read_text())[name]
