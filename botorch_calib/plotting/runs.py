@@ -89,7 +89,10 @@ def plot_timeline(
             left=starts,
             color=color,
             hatch=hatch,
-            edgecolor="white",
+            edgecolor="white",  # the colour of the hatch
+            # Hundreds of bars would be hidden by their edges, or vanish if rounded to whole pixels.
+            linewidth=0,
+            snap=False,
             label=f"{status.value} ({len(chosen)})",
         )
     ax.invert_yaxis()

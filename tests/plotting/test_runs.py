@@ -72,6 +72,19 @@ def test_bars_last_from_submission_to_arrival_or_to_now(ledger):
     assert_beside_data(ax)
 
 
+def test_bars_of_hundreds_of_trials_are_visible():
+    ledger = FeedbackLedger(1)
+    for _ in range(700):
+        ledger.tell(ledger.submit([0.0], time=0.0), 1.0, time=10.0)
+    ax = plot_timeline(ledger.trials_at(10.0))
+    ax.figure.canvas.draw()
+    middle, _ = map(round, ax.transData.transform([5.0, 0.0]))
+    last, first = (round(ax.transData.transform([5.0, trial])[1]) for trial in (699, 0))
+    pixels = np.asarray(ax.figure.canvas.buffer_rgba())[::-1][last + 2 : first - 2, middle, 0]
+    assert len(pixels) > 100
+    assert pixels.max() < 150, "red is 0 in the bars and 255 in the gaps, a fifth of the height"
+
+
 def test_no_trials_is_an_error():
     with pytest.raises(InputDataError, match="trials"):
         plot_timeline([])
