@@ -58,6 +58,7 @@ class Storage:
     _of_path: weakref.WeakValueDictionary[Path, Storage] = weakref.WeakValueDictionary()
     _database: sqlite3.Connection | None = None
     _lock: sqlite3.Connection | None = None
+    _file: os.stat_result | None = None
 
     def __init__(self, contents: Contents | None, path: Path | None = None) -> None:
         self._contents, self.path = contents, path
@@ -79,8 +80,10 @@ class Storage:
         with LOCK:
             storage = cls._of_path.get(path)
             if storage is not None and storage._database is not None:
-                storage.contents.settings.check_agrees(given, path)
-                return storage
+                if storage._is_in_place():
+                    storage.contents.settings.check_agrees(given, path)
+                    return storage
+                storage.close()  # its file was deleted or replaced
             storage = cls(None, path)
             try:
                 storage._lock = _writer_lock(path)
@@ -88,6 +91,7 @@ class Storage:
                 if settings is not None:
                     storage._create_if_empty(settings)
                 storage.contents.settings.check_agrees(given, path)
+                storage._file = path.stat()
             except BaseException:
                 storage.close()  # the traceback may keep the storage, and so the lock, alive
                 raise
@@ -103,6 +107,12 @@ class Storage:
             return cls(storage.contents)
         finally:
             storage.close()
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file is still the file at the path."""
+        with suppress(OSError):
+            return self._file is not None and os.path.samestat(self._file, os.stat(str(self.path)))
+        return False
 
     def close(self) -> None:
         """Let other processes write to the file; this process cannot write any more."""
@@ -316,16 +326,22 @@ def _writer_lock(path: Path) -> sqlite3.Connection:
     is the id of the process that holds the lock. The operating system releases the lock when the
     process ends, even if it is killed. Forked processes do not inherit the lock.
     """
-    lock = _connection(f"{path}.lock", WRITER_TIMEOUT)
+    lock, holder = None, "with an unreadable id"
     begin, name = "BEGIN IMMEDIATE", f"PRAGMA user_version = {os.getpid()}"
     try:
+        lock = _connection(f"{path}.lock", WRITER_TIMEOUT)
         lock.executescript(f"{begin}; {name}; COMMIT; {begin}")  # others can still read the id
         return lock
     except sqlite3.Error as error:
-        holder = "with an unreadable id"
-        with suppress(sqlite3.Error):
-            holder = str(_pragma(lock, "user_version"))
-        lock.close()
+        if lock is not None:
+            with suppress(sqlite3.Error):
+                holder = str(_pragma(lock, "user_version"))
+            lock.close()
+        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+            raise LedgerError(
+                f"The ledger {path} cannot be used: its lock {path}.lock cannot be written "
+                f"({error}). To read the ledger only, use FeedbackLedger.read."
+            ) from error
         raise LedgerError(
             f"The ledger {path} is open in another process: {path}.lock is held by process "
             f"{holder} ({error}). Only one process at a time writes to a ledger. To read it "

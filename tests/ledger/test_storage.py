@@ -235,8 +235,18 @@ def test_locks_that_cannot_be_taken(path, monkeypatch) -> None:
         FeedbackLedger.open(path)
     database.close()
     FeedbackLedger.open(path).close()
+    # No other process has the ledger in these cases, and the error does not say so.
+    original = storage._connection
+    with monkeypatch.context() as patch:  # as in a folder of another user
+        patch.setattr(storage, "_connection", lambda *_: original(f"{lock.as_uri()}?mode=ro", 0.0))
+        with pytest.raises(LedgerError, match="cannot be used: its lock .* readonly database"):
+            FeedbackLedger.open(path)
     lock.write_bytes(b"text" * 1000)
-    with pytest.raises(LedgerError, match="not a database"):
+    with pytest.raises(LedgerError, match="cannot be used: its lock .* not a database"):
+        FeedbackLedger.open(path)
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(LedgerError, match="cannot be used: its lock .*unable to open"):
         FeedbackLedger.open(path)
     assert len(FeedbackLedger.read(path)) == 60
 
@@ -268,8 +278,11 @@ def test_a_file_that_was_deleted_or_replaced(path, is_replaced) -> None:
         with pytest.raises(LedgerError, match="cannot be used: .* deleted or replaced: open it"):
             ledger.submit([0.0, 0.0, 0.0])
     assert path.exists() == is_replaced and len(ledger) == 60
-    ledger.close()
-    assert FeedbackLedger.open(path, 3).submit([0.0, 0.0, 0.0]) == 0
+    anew = FeedbackLedger.open(path, 3)
+    assert anew.submit([0.0, 0.0, 0.0]) == 0 and len(anew) == 1
+    with pytest.raises(LedgerError, match="is closed"):
+        ledger.submit([0.0, 0.0, 0.0])
+    assert FeedbackLedger.open(path).trials == anew.trials == FeedbackLedger.read(path).trials
 
 
 def test_a_reader_that_never_ends(path, monkeypatch) -> None:
