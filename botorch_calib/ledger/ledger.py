@@ -667,7 +667,8 @@ class FeedbackLedger:
         names = ["id", *(f"x_{i}" for i in range(self.dim)), *RECORDED]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
         # Otherwise, columns without any number would have the dtype object.
-        return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
+        numbers = [name for name in names if name not in ("id", "status", "note")]
+        return frame.astype({"id": "int64", **dict.fromkeys(numbers, "float64")})
 
     def snapshot(self) -> Self:
         """Return a copy in memory, without the proposer, that does not change with this ledger."""

@@ -202,6 +202,8 @@ def test_records_and_their_table(make) -> None:
     assert frame["y"].isna().tolist() == [True, False, True] and frame["y"][1] == 3.0
     assert frame["status"].tolist() == ["pending", "observed", "failed"]
     assert frame["note"].tolist() == ["", "", "lost"]
-    assert len(ledger.to_dataframe(now=1)) == 1
+    one = ledger.to_dataframe(now=1)
+    assert len(one) == 1 and (one["observed_at"] - one["submitted_at"]).dtype == np.float64
     empty = make(dim=1).to_dataframe()
     assert len(empty) == 0 and list(empty.columns)[:2] == ["id", "x_0"]
+    assert empty["x_0"].dtype == empty["submitted_at"].dtype == np.float64
