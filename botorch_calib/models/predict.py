@@ -147,10 +147,13 @@ def outcome_posterior(model: Any, X: Tensor) -> Any:
     """Return the posterior of observations at ``X``, ``batch_shape x q x d``, of any model.
 
     BoTorch's posterior of a transformed outcome, such as a logarithm, has neither a cdf nor
-    quantiles. In its place a `CalibratedPosterior` is returned.
+    quantiles. GPyTorch raises small variances to a limit that would depend on the unit of the
+    outcome. In place of both posteriors a `CalibratedPosterior` is returned.
     """
     posterior = model.posterior(X, observation_noise=True)
-    if isinstance(posterior, TransformedPosterior):
+    is_plain = isinstance(model, GPyTorchModel) and type(posterior) is GPyTorchPosterior
+    is_normal = is_plain and posterior.mean.shape == (*X.shape[:-1], 1)
+    if is_normal or isinstance(posterior, TransformedPosterior):
         return predict(model, X, objective=False)
     return posterior
 

@@ -13,7 +13,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
-from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform
+from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform, Standardize
 from botorch.posteriors import TorchPosterior
 from scipy.stats import kstest
 from scipy.stats import t as student_t
@@ -151,6 +151,19 @@ def test_models_are_watched_by_their_predictions() -> None:
     with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
         (calibrated := CalibrationAlarm()).watch(fresh, X, Y.unsqueeze(-1))
     assert calibrated.wealth == pytest.approx(plain.wealth, rel=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.double, 1e-7), (torch.float, 1e-4)])
+def test_small_units_of_the_outcome_raise_no_alarm(dtype: torch.dtype, unit: float) -> None:
+    """GPyTorch's least variance, 1e-10 or 1e-6, is in units of the outcome."""
+    X = torch.linspace(0.0, 1.0, 12, dtype=dtype).unsqueeze(-1)
+    Y = (6.0 * X).sin() + 0.3 * (40.0 * X).cos()
+    alarms = CalibrationAlarm(), CalibrationAlarm()
+    for alarm, scale in zip(alarms, (1.0, unit), strict=True):
+        gp = SingleTaskGP(X[::2], scale * Y[::2], outcome_transform=Standardize(1))
+        for x, y in zip(X[1::2], scale * Y[1::2], strict=True):
+            alarm.watch(gp, x.unsqueeze(0), y.unsqueeze(0))
+    assert alarms[1].history == pytest.approx(alarms[0].history, rel=1e-3)
 
 
 def test_a_posterior_of_another_law_is_not_taken_to_be_normal() -> None:
