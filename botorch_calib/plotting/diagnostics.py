@@ -88,7 +88,7 @@ def plot_reliability(
     ax = style.new_axes((7.6, 4.6)) if ax is None else ax
     low, high = simultaneous_band(num_observations, stated, confidence)
     grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))
-    label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
+    label = f"{style.percent(confidence)} band for true\nstatements, n = {num_observations}"
     ax.fill_between(grid, low, high, **style.BAND, label=label)
     ax.plot([0, 1], [0, 1], color=style.REFERENCE_COLOR, linewidth=1.2, label="stated = observed")
     kinds = cycle(style.COLORS), cycle(style.MARKERS)
@@ -123,7 +123,7 @@ def plot_pit_histogram(
     ax = style.new_axes((8.2, 4.2)) if ax is None else ax
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
     low, high = simultaneous_histogram_band(count, num_bins, confidence)
-    label = f"{confidence:.0%} band for true\nstatements, n = {count}"
+    label = f"{style.percent(confidence)} band for true\nstatements, n = {count}"
     ax.axhspan(low * num_bins, high * num_bins, **style.BAND, label=label)
     ax.axhline(1.0, color=style.REFERENCE_COLOR, linewidth=1.2, label="uniform")
     for name, scores in report.forecasts.items():
@@ -164,7 +164,7 @@ def plot_coverage_over_time(
     ax = style.new_axes((9.4, 4.2)) if ax is None else ax
     steps, target = np.arange(1, report.num_observations + 1), 1.0 - report.alpha
     low, high = binom.interval(confidence, steps, target)
-    band = f"{confidence:.0%} band for\ntrue statements"
+    band = f"{style.percent(confidence)} band for\ntrue statements"
     ax.fill_between(steps, low / steps, high / steps, **style.BAND, label=band)
     ax.axhline(target, color=style.REFERENCE_COLOR, linewidth=1.2, label=f"target, {target:.4g}")
     for name, scores in report.forecasts.items():

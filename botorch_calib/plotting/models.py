@@ -82,7 +82,7 @@ def plot_intervals(
     x, x_observed, y_observed = map(style.to_numpy, (X_grid, X, Y))
     grey, blue, orange = style.REFERENCE_COLOR, *style.COLORS[:2]
     ax.scatter(x_observed, y_observed, s=14, color=grey, lw=0, label="observations")
-    stated = f"{level:.0%} interval"
+    stated = f"{style.percent(level)} interval"
     if calibrator is not None:
         ax.fill_between(x, low, high, color=orange, alpha=0.3, lw=0, label=f"calibrated, {stated}")
     ends = map(style.to_numpy, prediction_interval(process, X_grid, level))
@@ -290,4 +290,6 @@ def _finished(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None
         ax.scatter(*X.detach().cpu().numpy().T, label=label, **marks)
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))
     ax.locator_params(nbins=5)
+    for axis in (ax.xaxis, ax.yaxis):  # the legend would cover a common factor of the ticks
+        axis.set_major_formatter("{x:.10g}")
     return style.finished(ax, "input $x_1$", "input $x_2$", legend=style.ABOVE)

@@ -77,6 +77,11 @@ def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "nei
     return bar
 
 
+def percent(share: float) -> str:
+    """Return a probability as a percentage, such as 80% or 99.5%."""
+    return f"{100.0 * share:.4g}%"
+
+
 def to_numpy(values: Tensor) -> np.ndarray:
     """Return the elements of a tensor, of any shape, as a NumPy vector."""
     return values.detach().cpu().reshape(-1).numpy()

@@ -12,7 +12,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
 
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.calibration import NoCalibration
@@ -67,6 +67,8 @@ def test_intervals_have_the_level_asked_for():
     np.testing.assert_allclose(low, expected, rtol=1e-7)
     np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), expected, rtol=1e-7)
     assert all("95%" in label for label in labels(ax) if "interval" in label)
+    rare = plot_intervals(model, grid, X, Y, level=0.999)
+    assert all("99.9%" in label for label in labels(rare) if "interval" in label)
 
 
 def test_intervals_of_a_plain_process_beside_a_function():
@@ -85,6 +87,20 @@ def test_maps_over_bounds_that_are_lists():
     for plot, stated in ((plot_threshold_map, model), (plot_certified_region, constraint)):
         drawn = [plot(stated, each).collections[0] for each in (bounds, bounds.tolist())]
         np.testing.assert_array_equal(*(mesh.get_array() for mesh in drawn))
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e7])
+def test_maps_of_boxes_in_small_or_large_units_show_whole_numbers(unit):
+    """The legend above would cover a common factor of the ticks of the second input."""
+    gp, X, Y, bounds = make_gp(2)
+    gp = SingleTaskGP(unit * X, Y, input_transform=Normalize(2, bounds=unit * bounds)).eval()
+    ax = plot_threshold_map(CalibratedModel(gp, NoCalibration()), unit * bounds, unit * X)
+    ax.figure.canvas.draw()
+    for axis in (ax.xaxis, ax.yaxis):
+        assert not axis.get_offset_text().get_text()
+        texts = [tick.get_text().replace("\N{MINUS SIGN}", "-") for tick in axis.get_ticklabels()]
+        shown = [*map(float, texts)]
+        np.testing.assert_allclose(shown, axis.get_ticklocs(), rtol=1e-9, atol=1e-9 * unit)
 
 
 def test_maps_name_bad_arguments():
