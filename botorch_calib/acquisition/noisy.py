@@ -33,7 +33,8 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
-from botorch.sampling import ListSampler, MCSampler
+from botorch.sampling import MCSampler
+from botorch.sampling.normal import NormalMCSampler
 from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
@@ -111,14 +112,16 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "give `CalibratedModelList(*model.models)`, or use BoTorch's own acquisition "
                 "function if some of the models are not supported there."
             )
-        # A ListSampler has separate base samples for each outcome, which do not fit cached roots.
+        # A ListSampler has separate base samples for each outcome; a StochasticSampler has none.
         sampler = kwargs.get("sampler")
-        possible = keeps_roots(model) and not isinstance(sampler, ListSampler)
+        keeps_samples = isinstance(sampler, NormalMCSampler) and len(sampler.sample_shape) == 1
+        possible = keeps_roots(model) and (sampler is None or keeps_samples)
         if cache_root and not possible:
             warn(
                 "`cache_root` needs calibrated models, or models whose root BoTorch caches, and "
-                f"one sampler, got {type(model).__name__} and {type(sampler).__name__}: samples "
-                "are drawn without a cached root.",
+                "one sampler of base samples whose `sample_shape` has one dimension, got "
+                f"{type(model).__name__} and {type(sampler).__name__}: samples are drawn without "
+                "a cached root.",
                 BotorchWarning,
             )
         self._root_is_kept = possible and cache_root is not False

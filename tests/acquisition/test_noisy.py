@@ -33,6 +33,7 @@ from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.optim import optimize_acqf
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.sampling.stochastic_samplers import StochasticSampler
 from gpytorch.kernels import MaternKernel
 from gpytorch.settings import max_eager_kernel_size
 from linear_operator.utils.errors import NotPSDError
@@ -273,6 +274,17 @@ class TestImprovement:
         assert not function._cache_root
         assert not NEI(model, X, **kwargs)._cache_root  # by default without a word
         assert function(points(4, q=2)).shape == (4,)
+
+    @pytest.mark.parametrize(
+        "other", [StochasticSampler(NUM_SAMPLES), SobolQMCNormalSampler(torch.Size([4, 8]), seed=7)]
+    )
+    def test_samplers_whose_numbers_fit_no_root(self, other: Any) -> None:
+        """BoTorch extends only base samples with one dimension of samples."""
+        function = NEI(calibrated(), X, sampler=deepcopy(other))
+        assert not function._cache_root
+        assert function(points(4, q=2)).shape == (4,)
+        with pytest.warns(BotorchWarning, match="whose `sample_shape` has one dimension"):
+            NEI(calibrated(), X, sampler=deepcopy(other), cache_root=True)
 
     @pytest.mark.parametrize("cls", [NEI, NEHVI])
     def test_points_that_are_not_finite(self, cls):
