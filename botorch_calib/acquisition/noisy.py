@@ -167,6 +167,12 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many input transform
         if self.q_in != q_in:
             self._set_sampler(q_in, joint_posterior())
+        # The base samples have as many t-batch dimensions, all of size 1, as earlier points had.
+        ones = [1] * (len(posterior._extended_shape()) - 2)
+        base_samples: Any = sampler.base_samples
+        if base_samples.dim() != len(ones) + 3:
+            shape = *sampler.sample_shape, *ones, *base_samples.shape[-2:]
+            sampler.base_samples = base_samples.view(shape)
         try:
             samples: Tensor = posterior.rsample_from_cached_root(
                 sampler.sample_shape, sampler.base_samples, self._baseline_L

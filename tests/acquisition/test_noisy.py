@@ -287,6 +287,20 @@ class TestImprovement:
             NEI(calibrated(), X, sampler=deepcopy(other), cache_root=True)
 
     @pytest.mark.parametrize("cls", [NEI, NEHVI])
+    def test_batches_of_several_shapes_in_turn(self, cls: type) -> None:
+        """The numbers are those of the first batch, whatever its dimensions."""
+        model, extra = calibrated(denoise=False), {}
+        if cls is NEHVI:
+            model, extra = CalibratedModelList(model, calibrated(-1.0)), {"ref_point": REF_POINT}
+        function = cls(model, X_baseline=X, sampler=sampler(), **extra)
+        new = points(6, q=2).detach()
+        expected = function(new)
+        for shape in ((2, 3), (6,), (1, 6)):
+            value = function(new.reshape(*shape, 2, 2))
+            assert_close(value, expected.reshape(shape), rtol=1e-10, atol=1e-10)
+        assert_close(function(new[0]), expected[:1], rtol=1e-10, atol=1e-10)
+
+    @pytest.mark.parametrize("cls", [NEI, NEHVI])
     def test_points_that_are_not_finite(self, cls):
         """They would come up in a factorisation that does not converge."""
         model, extra = calibrated(), {}
