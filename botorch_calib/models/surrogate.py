@@ -231,7 +231,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
                 f"This {type(self).__name__} takes no pending points: make it from a "
                 "CensoredDelayModel(model, censor_value=...), which imputes values."
             )
-        pending = torch.cat([self.X_pending, self._checked("X", X)])
+        pending = self._checked("X", X)
+        if len(self.X_pending):  # if it is empty, a model of unknown width has no columns here
+            pending = torch.cat([self.X_pending, pending])
         if message := self._missing_censor_value(pending):
             raise InputDataError(message)
         twin = self._with(self.model, pending)
@@ -371,7 +373,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Load the state, in which the number of pending points may differ, but not their width."""
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
-            fits = incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]
+            # A width of 0 stands for no pending points of a model whose width is unknown.
+            own = self.X_pending.shape[-1]
+            fits = incoming.dim() == 2 and len({0, own, incoming.shape[-1]}) <= 2
             wrong = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
             if message := self._missing_censor_value(incoming) if fits else wrong:
                 args[-1].append(message)

@@ -420,6 +420,23 @@ def test_bad_values():
     assert torch.equal(model.posterior(X).mean, before)
 
 
+@pytest.mark.parametrize("imputation", ["none", "censor"])
+def test_further_points_of_a_model_without_training_inputs(imputation: str) -> None:
+    """The width of its inputs is unknown until the first point."""
+    model = CensoredDelayModel(make_variational(), censor_value=0.0, imputation=imputation)
+    if imputation == "censor":
+        with pytest.raises(UnsupportedError, match="cannot be conditioned on observations"):
+            model.with_pending(GOOD)
+        return
+    twin = model.with_pending(GOOD).with_pending(GOOD[:1])
+    assert torch.equal(twin.X_pending, GOOD[[0, 1, 0]])
+    state = model.state_dict()
+    model.load_state_dict(twin.state_dict(), keep_transforms=False)  # which BoTorch cannot keep
+    assert torch.equal(model.X_pending, twin.X_pending)
+    model.load_state_dict(state, keep_transforms=False)
+    assert not len(model.X_pending)
+
+
 def test_bad_settings():
     gp = Setting().gp()
     with pytest.raises(InputDataError, match="`imputation`.*'guess'"):
