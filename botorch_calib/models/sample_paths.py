@@ -17,6 +17,7 @@ from botorch.sampling.pathwise.paths import GeneralizedLinearPath, PathList, Sam
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from botorch.sampling.pathwise.update_strategies import GaussianUpdate
 from botorch.sampling.pathwise.utils import get_train_inputs
+from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
@@ -137,6 +138,11 @@ def process_of_paths(model: object, otherwise: str) -> ExactGP:
         raise UnsupportedError(
             f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "
             "process with one task, such as SingleTaskGP."
+        )
+    if is_calibrated and is_ensemble(gp):
+        raise UnsupportedError(
+            f"{type(gp).__name__} is an ensemble, whose mixture is calibrated, and which has no "
+            f"pathwise draws: {otherwise}, or use a single exact Gaussian process."
         )
     if is_calibrated and not denoise:
         raise UnsupportedError(

@@ -26,6 +26,7 @@ from botorch_calib.calibration import Calibrator, QuantileRecalibrator
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
+from tests.models.ensembles import make_ensemble
 
 CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2, lengthscale=0.25, step_size=0.3),
@@ -299,6 +300,7 @@ def test_a_path_of_a_users_own_has_the_same_values(num: int) -> None:
         (lambda: model(denoise=False), "denoise=True"),
         (lambda: CalibratedModel(make_multitask(), CALIBRATORS[0]), "one task"),
         (lambda: CalibratedModel(make_variational(), CALIBRATORS[0]), "exact"),
+        (lambda: CalibratedModel(make_ensemble(), CALIBRATORS[0]), "is an ensemble.*`posterior`"),
     ],
 )
 def test_what_has_no_paths(make: Any, match: str) -> None:
