@@ -7,20 +7,23 @@ paths of a Gaussian process whose noise `with_learned_spread` has learned.
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
-from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
 from botorch.sampling.pathwise.paths import GeneralizedLinearPath, PathList, SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from botorch.sampling.pathwise.update_strategies import GaussianUpdate
 from botorch.sampling.pathwise.utils import get_train_inputs
+from botorch.utils.sampling import draw_sobol_normal_samples
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
+from torch.nn import ModuleList
 
 from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.outcome_transforms import has_affine_outcomes
@@ -42,24 +45,23 @@ class CalibratedPath(SamplePath):
 
     Args:
         model: The calibrated model.
-        paths: Paths of the model's process, with the sample shape ``sample_shape x 2``.
+        paths: Paths of the model's process: two with the sample shape ``sample_shape``, or one with
+            the sample shape ``sample_shape x 2``, of linear combinations of features.
 
     Example:
         >>> paths = draw_matheron_paths(model, torch.Size([8]))
         >>> values = paths(X)
     """
 
-    def __init__(self, model: Surrogate, paths: Any) -> None:
+    paths: Any  # a ``ModuleList``
+
+    def __init__(self, model: Surrogate, *paths: Any) -> None:
         super().__init__()
-        self.model, self.paths = model, paths
+        self.model, self.paths = model, ModuleList(paths)
         self._batch = batch_of_models(model.model)
-        # BoTorch's samplers return linear combinations of features, which both paths can share.
-        # Users' samplers may return other paths.
-        is_linear = all(type(p) is GeneralizedLinearPath for p in paths.values())
-        self._share_features = is_linear and not self._batch
-        if self._share_features:
-            for name, part in paths.items():
-                paths[name] = _PathsOfSameFeatures(
+        if len(paths) == 1:
+            for name, part in paths[0].items():
+                paths[0][name] = _PathsOfSameFeatures(
                     part.feature_map, part.weight, part.bias_module, part.input_transform
                 )
 
@@ -98,16 +100,14 @@ class CalibratedPath(SamplePath):
 
         For ``f`` and ``f'`` see the class docstring; for shapes see `forward`.
         """
-        if self._share_features:
-            return self.paths(X).movedim(-1, 0)
-        # Without a t-batch one matrix product evaluates all paths. A t-batch must broadcast against
-        # the sample shape, not against the dimension of the two paths: add a dimension of size 1.
-        num = len(self._batch)
-        values = self.paths(X if X.dim() <= 2 + num else X.unsqueeze(-3 - num))
-        return values.movedim(-2 - num, 0)
+        if len(self.paths) == 1:
+            values: Tensor = self.paths[0](X)
+            return values.movedim(-1, 0)
+        return torch.stack([path(X) for path in self.paths])
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        self.paths.set_ensemble_as_batch(ensemble_as_batch)
+        for path in self.paths:
+            path.set_ensemble_as_batch(ensemble_as_batch)
 
 
 class _PathsOfSameFeatures(GeneralizedLinearPath):
@@ -172,7 +172,33 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     # Copy process and calibrator, since `observe` changes both of them, and paths must not change.
     gp, calibrator = with_own_hyperparameters(gp), deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
-    return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
+    sampler: Any = samplers.get("prior_sampler", draw_kernel_feature_paths)
+    usual, given = sampler, {}
+    if isinstance(sampler, partial):
+        usual, given = sampler.func, sampler.keywords
+    if usual is draw_kernel_feature_paths and not batch_of_models(gp):
+        weights = partial(_weights_of_pairs, place=len(sample_shape))
+        ours = partial(sampler, **{"weight_generator": weights, **given})
+        shape = Size([*sample_shape, 2])
+        paths: Any = draw_matheron_paths(gp, shape, **{**samplers, "prior_sampler": ours})
+        # Both paths can share features, unless a user's update is not a linear combination of them.
+        if all(type(part) is GeneralizedLinearPath for part in paths.values()):
+            return CalibratedPath(drawn_from, paths)
+    both = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
+    return CalibratedPath(drawn_from, *both)
+
+
+def _weights_of_pairs(shape: Size, place: int) -> Tensor:
+    """Return standard normal weights of features for pairs of independent paths.
+
+    ``shape`` ends with the number of features, and its dimension ``place`` is of the pair. BoTorch
+    would use neighbours in a Sobol sequence, which are far from each other, so that both paths of a
+    pair would have a correlation of -0.5. Here one point of the sequence has the weights of both.
+    """
+    *others, num_features = shape[:place] + shape[place + 1 :]
+    num = Size(others).numel()
+    weights = draw_sobol_normal_samples(2 * num_features, num, dtype=torch.double)
+    return weights.view(*others, 2, num_features).movedim(-2, place)
 
 
 @DrawMatheronPaths.register(CalibratedModelList)

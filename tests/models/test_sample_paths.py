@@ -279,19 +279,40 @@ class OwnPath(SamplePath):
         pass
 
 
-@pytest.mark.parametrize("num", [2, 3])
-def test_a_path_of_a_users_own_has_the_same_values(num: int) -> None:
-    def sampler(model: Any, sample_shape: Size, **kwargs: Any) -> SamplePath:
-        return OwnPath(draw_kernel_feature_paths(model, sample_shape=sample_shape))
+def own_sampler(model: Any, sample_shape: Size, **kwargs: Any) -> SamplePath:
+    return OwnPath(draw_kernel_feature_paths(model, sample_shape=sample_shape))
 
-    drawn = []
-    several: Any = {}, {"prior_sampler": sampler}
-    for settings in several:
-        with manual_seed(0):
-            drawn.append(draw_matheron_paths(model(), Size([4]), **settings))
-    X = points()[:num]
+
+@pytest.mark.parametrize("num", [2, 4])
+def test_paths_of_a_users_own(num: int) -> None:
+    """The formula of `test_paths_are_the_transport_of_the_formula`, in batches of any size."""
+    calibrated, X = model(), points()[:num]
+    drawn: Any = draw_matheron_paths(calibrated, Size([4]), prior_sampler=own_sampler)
+    base, noise = calibrated.model.posterior(X), calibrated.model.likelihood.noise
+    mean, v = base.mean.squeeze(-1), base.variance.squeeze(-1)
+    f, other = drawn.of_process(X)
+    z = (f + (noise / v).sqrt() * (other - mean) - mean) / (v + noise).sqrt()
+    moved = calibrated.calibrator.predictive(X).transport(z.unsqueeze(-1)).squeeze(-1)
+    expected = f + v / (v + noise).sqrt() * (moved - z)
     for Z in (X, X.expand(4, num, -1)):
-        assert_close(drawn[0](Z), drawn[1](Z))
+        assert_close(drawn(Z), expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        draw_kernel_feature_paths,
+        partial(draw_kernel_feature_paths, num_features=256),
+        own_sampler,
+    ],
+)
+def test_both_paths_of_a_pair_are_independent(sampler: Any) -> None:
+    """Weights from neighbours in BoTorch's Sobol sequence give a correlation of -0.5."""
+    num = 2000
+    with manual_seed(0):
+        drawn: Any = draw_matheron_paths(model(), Size([num]), prior_sampler=sampler)
+    f, other = ((v - v.mean(dim=0)) / v.std(dim=0) for v in drawn.of_process(points()))
+    assert ((f * other).mean(dim=0).abs() < 4.0 / num**0.5).all()
 
 
 @pytest.mark.parametrize(
