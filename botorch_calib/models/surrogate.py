@@ -374,8 +374,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
             # A width of 0 stands for no pending points of a model whose width is unknown.
-            own = self.X_pending.shape[-1]
-            fits = incoming.dim() == 2 and len({0, own, incoming.shape[-1]}) <= 2
+            width, own = incoming.shape[-1], self.X_pending.shape[-1]
+            fits = incoming.dim() == 2 and (width == own or 0 in (width, own))
             wrong = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
             if message := self._missing_censor_value(incoming) if fits else wrong:
                 args[-1].append(message)
