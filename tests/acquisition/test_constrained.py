@@ -203,8 +203,10 @@ def test_raw_samples_around_the_best_point(models: list[Model], maximize: bool) 
     acqf = LogCalibratedConstrainedExpectedImprovement(
         CalibratedModelList(*models), 0.3, 0, CONSTRAINTS, maximize
     )
-    X = models[0].train_inputs[0]
-    mean = acqf.model.posterior(X).mean.detach()
+    gp: Any = models[0]
+    X = gp.train_inputs[0]
+    posterior: Any = acqf.model.posterior(X)
+    mean: Tensor = posterior.mean.detach()
     holds = [mean[:, i].clamp(*limits) == mean[:, i] for i, limits in CONSTRAINTS.items()]
     feasible = torch.stack(holds).all(dim=0)
     assert feasible.any() and not feasible.all()
@@ -214,7 +216,7 @@ def test_raw_samples_around_the_best_point(models: list[Model], maximize: bool) 
     found = sample_points_around_best(acqf, 8, 1e-6, bounds, best_pct=1.0)
     assert_close(found, best.expand_as(found), rtol=0.0, atol=1e-4)
     probability = LogCalibratedProbabilityOfFeasibility(acqf.model, CONSTRAINTS)
-    options = {"sample_around_best": True, "maxiter": 3}
+    options: dict[str, Any] = {"sample_around_best": True, "maxiter": 3}
     for each in (acqf, probability):
         found, _ = optimize_acqf(each, bounds, 1, num_restarts=1, raw_samples=8, options=options)
         assert found.shape == (1, 2)

@@ -289,7 +289,8 @@ class TestImprovement:
     @pytest.mark.parametrize("cls", [NEI, NEHVI])
     def test_batches_of_several_shapes_in_turn(self, cls: type) -> None:
         """The numbers are those of the first batch, whatever its dimensions."""
-        model, extra = calibrated(denoise=False), {}
+        model: Any = calibrated(denoise=False)
+        extra: dict[str, Any] = {}
         if cls is NEHVI:
             model, extra = CalibratedModelList(model, calibrated(-1.0)), {"ref_point": REF_POINT}
         function = cls(model, X_baseline=X, sampler=sampler(), **extra)
