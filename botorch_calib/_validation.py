@@ -84,6 +84,14 @@ def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> f
     return number + 0.0  # turns -0.0 into 0.0
 
 
+def check_variance(name: str, value: object) -> float:
+    """Return a noise variance as a float; NaN, which stands for an unknown one, is allowed."""
+    is_single = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
+    number = value.item() if is_single else value
+    is_unknown = isinstance(number, Real) and math.isnan(number)
+    return math.nan if is_unknown else check_nonnegative(name, value)
+
+
 def check_limit(name: str, limit: object) -> float | None:
     """Return None or a finite number, as a float; raise if ``limit`` is anything else."""
     if limit is None:
@@ -243,11 +251,13 @@ def numbers_of(values: Tensor) -> list[float]:
     return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
 
-def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
+def check_array(
+    name: str, values: object, *shapes: tuple[int | None, ...], allow_nan: bool = False
+) -> NDArray[np.float64]:
     """Return a tensor or array-like as a new array in double precision.
 
     Raise unless it has one of the ``shapes``, in which None matches any length, and all its
-    numbers are real and finite.
+    numbers are real and finite, or NaN if ``allow_nan``.
     """
     if isinstance(values, Tensor):  # bfloat16 has no counterpart in NumPy
         values = values.detach().cpu().to(torch.cdouble if values.is_complex() else torch.double)
@@ -269,8 +279,8 @@ def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> N
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape {' or '.join(texts)}, got {array.shape}."
         )
-    if not np.isfinite(array).all():
-        raise InputDataError(f"`{name}` contains NaN or infinite values.")
+    if not (np.isfinite(array) | (allow_nan & np.isnan(array))).all():
+        raise InputDataError(f"`{name}` contains {'' if allow_nan else 'NaN or '}infinite values.")
     return array.astype(np.float64)
 
 

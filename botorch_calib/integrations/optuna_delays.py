@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_integration import BoTorchSampler
 from torch import Tensor
 
-from botorch_calib._validation import check_callable, check_instance, check_nonnegative
+from botorch_calib._validation import check_callable, check_instance, check_variance
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.failed_queries import (
     FeasibleAcquisition,
@@ -458,9 +458,7 @@ def _variance(trial: FrozenTrial, place: int) -> float:
     stated = trial.user_attrs.get(YVAR)
     values = stated if isinstance(stated, Sequence) else [stated]
     value = values[place] if place < len(values) else None
-    if value is None or value != value:
-        return math.nan
-    return check_nonnegative(f"{YVAR} of trial {trial.number}", value)
+    return math.nan if value is None else check_variance(f"{YVAR} of trial {trial.number}", value)
 
 
 def is_finite(trial: FrozenTrial) -> bool:
@@ -509,9 +507,7 @@ def _record(
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
     elif trial.state is TrialState.COMPLETE and is_finite(trial):
-        known = _variance(trial, 0)
-        Yvar = None if math.isnan(known) else known
-        ledger.tell(number, sign * trial.values[0], Yvar, time=end)
+        ledger.tell(number, sign * trial.values[0], _variance(trial, 0), time=end)
     elif trial.state is not RUNNING:
         ledger.fail(number, time=end)
 

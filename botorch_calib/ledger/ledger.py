@@ -17,11 +17,19 @@ from botorch.exceptions import InputDataError, InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import check_array, check_callable, check_nonnegative, check_number
+from botorch_calib._validation import check_array, check_callable, check_number, check_variance
 from botorch_calib.exceptions import warn
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import DOUBLE, Entry, Named, Outcome, Trial, TrialStatus
+from botorch_calib.ledger.trials import (
+    DOUBLE,
+    Entry,
+    Named,
+    Outcome,
+    Trial,
+    TrialStatus,
+    known_variance,
+)
 from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, kaplan_meier
 
 if TYPE_CHECKING:
@@ -332,7 +340,7 @@ class FeedbackLedger:
             y: The value, a finite number or a tensor of one element.
             yvar: The variance of the noise of ``y``. For a mean of ``k`` repetitions it is the
                 variance of one repetition, divided by ``k``. A `DelayAwareProposer` fits one common
-                variance for values without a ``yvar``.
+                variance for values without a ``yvar``. NaN means that it is unknown.
             time: Time of arrival (default: now). The value stays hidden until this time.
             outcomes: A dictionary of the outcomes that the trial's decision names; None for an
                 unknown outcome. If the decision names only one outcome, the default is ``y``.
@@ -381,7 +389,7 @@ class FeedbackLedger:
         Args:
             trial_id: The trial's id.
             y: The corrected value.
-            yvar: The variance of the noise of ``y`` (default: unchanged).
+            yvar: The variance of the noise of ``y``, or NaN if unknown (default: unchanged).
             time: Time from which ``y`` is valid (default: now), not before the time from which the
                 previous value was valid.
             outcomes: See `tell` (default: unchanged).
@@ -410,7 +418,7 @@ class FeedbackLedger:
         Args:
             X: The queries, a tensor or array ``n x d``.
             Y: The values, ``n x 1`` or ``n``.
-            Yvar: The noise variances, ``n x 1`` or ``n``, or None if they are unknown.
+            Yvar: The noise variances, ``n x 1`` or ``n``; NaN if unknown, None if all are.
             time: Time of submission and arrival (default: now).
             contexts: The contexts of the values, ``n x d_c``, or None.
 
@@ -424,8 +432,8 @@ class FeedbackLedger:
             "y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist(),
         }
         if Yvar is not None:
-            given = check_array("Yvar", Yvar, (num, 1), (num,)).flat
-            columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]
+            given = check_array("Yvar", Yvar, (num, 1), (num,), allow_nan=True).flat
+            columns["yvar"] = [known_variance(check_variance("Yvar", yvar)) for yvar in given]
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
             columns["context"] = [tuple(row) or None for row in rows]
@@ -469,7 +477,7 @@ class FeedbackLedger:
         """Return the validated arguments of `tell` or `amend` as a dictionary by name."""
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
-        yvar = None if yvar is None else check_nonnegative("yvar", yvar)
+        yvar = None if yvar is None else check_variance("yvar", yvar)
         return {"y": check_number("y", y), "yvar": yvar, "outcomes": named, "context": context}
 
     def _change(self, trial_id: int, transition: Transition, time: object) -> None:

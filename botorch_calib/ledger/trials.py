@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,6 +49,11 @@ def _frozen(stored: object) -> Any:
 def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
     """Return, for each status, whether it is in ``wanted``, as a vector of booleans."""
     return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
+
+
+def known_variance(yvar: float | None) -> float | None:
+    """Return a noise variance, or None if it is None or NaN, both of which mean unknown."""
+    return None if yvar is None or math.isnan(yvar) else yvar
 
 
 class EarlierValue(NamedTuple):
@@ -155,6 +161,7 @@ class Entry(NamedTuple):
         """Return this trial with a value that arrived at the time ``at``."""
         self._refuse_if_closed("observed")
         in_order, context = self._in_order(outcomes), context or None
+        yvar = known_variance(yvar)
         return self._replace(y=y, yvar=yvar, outcomes=in_order, context=context, observed_at=at)
 
     def amended(
@@ -167,7 +174,7 @@ class Entry(NamedTuple):
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
         return self._replace(
             y=y,
-            yvar=self.yvar if yvar is None else yvar,
+            yvar=self.yvar if yvar is None else known_variance(yvar),
             outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
             context=self.context if context is None else context or None,  # () removes it
             earlier=(*self.earlier, before),

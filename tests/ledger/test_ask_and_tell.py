@@ -103,6 +103,22 @@ def test_variances_are_in_the_order_of_values(make) -> None:
     assert ledger.noise_variances(now=4).tolist() == [[0.25]]
 
 
+def test_nan_is_an_unknown_variance(make) -> None:
+    """As it is for models, and in the result of ``noise_variances``, which thus can be added."""
+    old = FeedbackLedger(2)
+    old.add([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [1.0, 2.0, 3.0], [0.1, math.nan, 0.3])
+    ledger = make()
+    ledger.add(*old.to_observations(), old.noise_variances())
+    assert [trial.yvar for trial in ledger] == [0.1, None, 0.3]
+    ledger.amend(0, 1.5, yvar=math.nan)
+    trial_id = ledger.submit([0.0, 0.0])
+    ledger.tell(trial_id, 4.0, torch.tensor([math.nan]))
+    assert [trial.yvar for trial in ledger] == [None, None, 0.3, None]
+    assert ledger[0].earlier[0].yvar == 0.1
+    with pytest.raises(InputDataError, match="`Yvar` contains infinite values"):
+        ledger.add([[1.0, 2.0]], [1.0], [math.inf])
+
+
 class TestAmendments:
     def test_what_stood_before_is_kept(self, make) -> None:
         ledger = make(clock="seconds", censor_value=0.0)
