@@ -209,11 +209,12 @@ def check_acquisition(acq_function: object) -> None:
 
 def check_tensor(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
-        # `torch.as_tensor` would index a pandas object by its labels, so suggest `to_numpy` first.
+        # Torch would index a pandas object by its labels, so suggest `to_numpy` first. From pandas
+        # 3 on the result is read-only, so suggest a copy: `torch.as_tensor` would warn.
         values = f"({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
         raise InputDataError(
             f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
-            f"`torch.as_tensor{values}`, in the precision of the model."
+            f"`torch.tensor{values}`, in the precision of the model."
         )
     return value
 

@@ -1,6 +1,7 @@
 """Checks of arguments: valid arguments are returned, errors name invalid ones."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -63,8 +64,12 @@ def test_columns_of_pandas_whose_labels_do_not_begin_at_zero():
     posterior = model.posterior(X)
     quantiles = posterior.quantile(levels)
     assert torch.equal(quantiles, posterior.quantile(torch.tensor(levels.to_numpy())))
-    with pytest.raises(InputDataError, match=r"`torch.as_tensor\(Y.to_numpy\(\)\)`"):
+    with pytest.raises(InputDataError, match=r"`torch.tensor\(Y.to_numpy\(\)\)`") as raised:
         model.observe(X, levels)
+    remedy = str(raised.value).split("`")[3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the array may be read-only
+        assert eval(remedy, {"torch": torch, "Y": levels}).tolist() == [0.1, 0.5, 0.9]
     # Layouts that torch does not take.
     assert check_numbers("levels", levels[::-1]).tolist() == [0.9, 0.5, 0.1]
     assert check_numbers("levels", levels.to_numpy(">f8")).tolist() == [0.1, 0.5, 0.9]
