@@ -31,6 +31,7 @@ from botorch_calib.models.predict import slots_of
 from botorch_calib.models.process import (
     check_fits,
     observed_process,
+    raw_width,
     training_points,
     with_task_feature,
 )
@@ -124,11 +125,11 @@ def recommend(
         >>> stated = recommended.lower, recommended.upper, recommended.better
     """
     confidence = check_open_unit("confidence", confidence)
-    _check_arguments(check_model(objective), bounds, choices, baseline)
-    check_flag("maximize", maximize)
-    acqf = posterior_mean(objective, maximize)
     if constraint is not None:
         check_instance("constraint", constraint, ChanceConstraint)
+    _check_arguments(check_model(objective), constraint, bounds, choices, baseline)
+    check_flag("maximize", maximize)
+    acqf = posterior_mean(objective, maximize)
     margin = search.LeastMargin(constraint, confidence)
     place = search.Place(bounds, choices, None, inequality_constraints, equality_constraints)
     place = place._replace(raw_samples=raw_samples, fixed_features_list=fixed_features_list)
@@ -186,7 +187,11 @@ def _in_the_way(
 
 
 def _check_arguments(
-    objective: Model, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
+    objective: Model,
+    constraint: ChanceConstraint | None,
+    bounds: Tensor | None,
+    choices: Tensor | None,
+    baseline: Tensor | None,
 ) -> None:
     """Raise unless the objective has one value at each point and the points fit the model."""
     observed = observed_process(objective)
@@ -203,8 +208,18 @@ def _check_arguments(
             f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."
         )
     for name, X in {"bounds": bounds, "choices": choices, "baseline": baseline}.items():
-        if X is not None:
-            check_fits(observed, check_tensor(name, X), name)
+        if X is None:
+            continue
+        if constraint is not None and constraint.num_contexts > 1:
+            constraint.check_points(name, check_tensor(name, X))
+            width, num = raw_width(observed), with_task_feature(observed, X).shape[-1]
+            if width is not None and width > num:
+                raise BotorchTensorDimensionError(
+                    f"`objective` must be a model of the {num} columns of `{name}`, without the "
+                    f"contexts of `constraint`, but has {width} inputs: fit a model to the "
+                    "decisions alone."
+                )
+        check_fits(observed, check_tensor(name, X), name)
 
 
 def _rivals(acqf: PosteriorMean, margin: search.LeastMargin, place: search.Place) -> Tensor:

@@ -17,7 +17,7 @@ from gpytorch.means import ConstantMean
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib import ChanceConstraint
+from botorch_calib import ChanceConstraint, WorstCase
 from botorch_calib.decisions import recommend
 from botorch_calib.exceptions import NotCertifiedWarning
 from tests.gps import make_multitask
@@ -231,6 +231,18 @@ def test_models_of_several_values_are_refused() -> None:
     batch = SingleTaskGP(GRID.expand(2, -1, -1), Y.expand(2, -1, -1)).eval()
     with pytest.raises(UnsupportedError, match="batch of models"):
         recommend(batch, choices=GRID[:2])
+
+
+def test_an_objective_of_contexts_is_named() -> None:
+    """The columns of ``bounds`` are right: they are those of the constraint's decisions."""
+    Z = torch.rand(8, 2, dtype=torch.double)
+    joint = process(Z, Z.sum(dim=-1, keepdim=True) - 1.0)
+    limit = ChanceConstraint(joint, upper=1.0, ambiguity=WorstCase(), contexts=GRID[::20])
+    with pytest.raises(BotorchTensorDimensionError, match="`objective` must be a model of the 1 c"):
+        recommend(joint, limit, BOUNDS)
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds` must have the 1 columns of d"):
+        recommend(joint, limit, BOUNDS.expand(-1, 2))
+    assert recommend(rising(), limit, BOUNDS).certified
 
 
 def test_bad_arguments_are_named() -> None:
