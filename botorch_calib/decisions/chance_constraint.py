@@ -62,7 +62,7 @@ from botorch_calib.models.process import (
     training_points,
     with_task_feature,
 )
-from botorch_calib.models.requirements import check_process, check_same_width
+from botorch_calib.models.requirements import check_process, check_same_width, check_sole_outcome
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.optim.feasible_search import clearance
 from botorch_calib.posteriors import CalibratedPosterior
@@ -1070,6 +1070,9 @@ def _calibrator_of(model: Model) -> Calibrator | None:
 def _checked_model(given: object) -> Any:
     """Return the model, or the only model of a list; raise if a constraint cannot use it."""
     model = sole_member(check_model(given))
+    check_sole_outcome(
+        model, "give a dictionary of models by outcome, and their `limits`; each model is"
+    )
     if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(
             "`model` is denoised: it describes the noise-free objective, while limits apply to "
@@ -1078,7 +1081,7 @@ def _checked_model(given: object) -> Any:
     if any(isinstance(part, Surrogate) for part in [*model.modules()][1:]):
         raise UnsupportedError(
             f"The model inside this {type(model).__name__} is calibrated: pass the inner model "
-            "itself, or the models of several outcomes by name."
+            "itself."
         )
     check_process(observed_process(model))
     if batch_shape := batch_of_models(model):

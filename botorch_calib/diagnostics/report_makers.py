@@ -22,7 +22,6 @@ from botorch_calib._validation import (
     check_array,
     check_count,
     check_levels,
-    check_model,
     check_numbers,
     check_one_of,
     check_open_unit,
@@ -46,7 +45,7 @@ from botorch_calib.models.process import (
     kind_of,
     observed_process,
 )
-from botorch_calib.models.requirements import check_process
+from botorch_calib.models.requirements import check_process, check_sole_outcome
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import Prediction
@@ -54,6 +53,10 @@ from botorch_calib.posteriors.outcome_maps import Affine
 
 #: Default levels of the predicted quantiles that are compared with observations.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+# The remedy for a model of several outcomes.
+_EACH = "make one report for each outcome, of"
 
 
 @torch.no_grad()
@@ -233,6 +236,7 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
     """Judged predictions of the training data without the first ``num_initial`` observations."""
     process, calibrator = slots_of(model)[:2]
     if calibrator is None and isinstance(process, Model):
+        check_sole_outcome(process, _EACH)
         check_process(process)
     inputs, z, raw, Y, stated = history(process, residuals, num_initial)
     if not len(z):
@@ -266,7 +270,8 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float
         mean, variance = normal.mean.unsqueeze(-1), normal.variance.unsqueeze(-1)
         stated = Prediction(mean, variance, objective=False)
     else:
-        if check_model(model).num_outputs != 1 or batch_of_models(model):
+        check_sole_outcome(process, _EACH)
+        if batch_of_models(model):
             raise _unsupported(model)
         if calibrator is None:
             check_process(process)
@@ -282,8 +287,8 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float
 
 def _unsupported(model: Module) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(model).__name__} must have one output and no batch dimension, and predict one "
-        "value for each point. For several outputs make one report each."
+        f"{type(model).__name__} must have no batch dimension, and predict one value for each "
+        "point."
     )
 
 

@@ -287,7 +287,7 @@ def _check_member(model: Model) -> None:
     if isinstance(model, ModelList) or model.num_outputs != 1:
         raise UnsupportedError(
             f"Each model of a CalibratedModelList has one outcome, and {name} has "
-            f"{model.num_outputs}: give them one by one, {one_outcome_of(model)}."
+            f"{model.num_outputs}: give them one by one, each around {one_outcome_of(model)}."
         )
     is_known = isinstance(model, DeterministicModel)
     if is_ensemble(model) or (isinstance(model, EnsembleModel) and not is_known):
@@ -311,7 +311,7 @@ def _models_of_outcomes(model: Any) -> list[Model]:
     raise UnsupportedError(
         f"The {model.num_outputs} outputs of a {type(model).__name__} are correlated, and "
         "calibrated outcomes are independent: give a ModelListGP of one model per outcome, "
-        f"{one_outcome_of(model)}."
+        f"each around {one_outcome_of(model)}."
     )
 
 

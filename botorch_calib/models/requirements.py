@@ -22,23 +22,36 @@ from botorch_calib.models.outcome_transforms import (
 from botorch_calib.models.process import kind_of, likelihood_of, raw_width
 
 
+def check_sole_outcome(model: Model, remedy: str) -> None:
+    """Raise ``UnsupportedError`` if ``model`` has several outcomes.
+
+    In the error, ``remedy`` says what to do, and `one_outcome_of` the model follows it.
+    """
+    is_list = isinstance(check_model(model), ModelList)
+    try:
+        num = model.num_outputs
+    except NotImplementedError:  # raised by prior-fitted networks, which have one output
+        num = 1
+    if is_list or num != 1:
+        found = "is a list of models" if is_list else f"has {num} outputs"
+        raise UnsupportedError(
+            f"{'A ' if is_list else ''}{type(model).__name__} {found}: {remedy} "
+            f"{one_outcome_of(model)}."
+        )
+
+
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood.
 
     The error calls the class that needs the model ``wrapper``.
     """
-    check_model(model)
+    independent = isinstance(model, ModelList | BatchedMultiOutputGPyTorchModel)
+    is_done = independent and wrapper == "CalibratedModel"
+    done = "`CalibratedModelList.from_history`, or " if is_done else ""
+    check_sole_outcome(
+        model, f"use {done}one {wrapper} per outcome in a CalibratedModelList, each around"
+    )
     name = type(model).__name__
-    is_list = isinstance(model, ModelList)
-    if is_list or model.num_outputs != 1:
-        found = "is a list of models" if is_list else f"has {model.num_outputs} outputs"
-        independent = is_list or isinstance(model, BatchedMultiOutputGPyTorchModel)
-        is_done = independent and wrapper == "CalibratedModel"
-        raise UnsupportedError(
-            f"{'A ' if is_list else ''}{name} {found}: use one {wrapper} per outcome in a "
-            f"CalibratedModelList, {one_outcome_of(model)}"
-            + (", as `CalibratedModelList.from_history` does." if is_done else ".")
-        )
     if not isinstance(likelihood_of(model), _GaussianLikelihoodBase):
         raise UnsupportedError(
             f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
@@ -64,15 +77,9 @@ def check_process(model: Model) -> None:
     if kind == "members":
         _check_ensemble(model)
     elif kind == "cdf":
-        try:
-            num = model.num_outputs
-        except NotImplementedError:  # raised by prior-fitted networks, which have one output
-            num = 1
-        if num != 1:
-            raise UnsupportedError(
-                f"{type(model).__name__} has {num} outputs: use one CalibratedModel per outcome in "
-                "a CalibratedModelList, each around a model that was fitted to that outcome alone."
-            )
+        check_sole_outcome(
+            model, "use one CalibratedModel per outcome in a CalibratedModelList, each around"
+        )
         return
     else:
         check_base(model)
@@ -105,14 +112,14 @@ def is_to_be_fitted(model: Any) -> bool:
 
 
 def one_outcome_of(model: Model) -> str:
-    """Return the part of an error message that tells how to get models of single outcomes."""
+    """Return the part of an error message that tells how to get a model of a single outcome."""
     if isinstance(model, ModelList):
-        return "each around one of its `models`"
+        return "one of its `models`"
     if isinstance(model, MultiTaskGPyTorchModel):
-        return "each around a model that was made with `output_tasks=[task]`"
+        return "a model that was made with `output_tasks=[task]`"
     if isinstance(model, BatchedMultiOutputGPyTorchModel):
-        return "each around `model.subset_output([i])`"
-    return "each around a model that was fitted to that outcome alone"
+        return "`model.subset_output([i])`"
+    return "a model that was fitted to that outcome alone"
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:

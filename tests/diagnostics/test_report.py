@@ -17,7 +17,13 @@ from botorch.models.transforms import ChainedOutcomeTransform, Power, Standardiz
 from botorch.models.transforms.outcome import StratifiedStandardize
 from scipy.stats import binomtest, norm
 
-from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedModelList,
+    LocalizedConformal,
+    OnlineConformal,
+    calibration_report,
+)
 from botorch_calib.diagnostics import (
     CalibrationAlarm,
     noise_diagnosis,
@@ -293,6 +299,14 @@ def test_unsupported_models_are_named(name: str, held_out: bool) -> None:
     data = make_data()[:2] if held_out else ()
     with pytest.raises(UnsupportedError, match="SingleTaskGP|ModelListGP|Log"):
         calibration_report(model, *data)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_list_of_models_has_a_report_for_each(held_out: bool) -> None:
+    calibrated = CalibratedModel(make_gp(), OnlineConformal(0.2))
+    data = make_data()[:2] if held_out else ()
+    with pytest.raises(UnsupportedError, match="one report for each outcome, of one of its `mod"):
+        calibration_report(CalibratedModelList(calibrated, calibrated), *data)
 
 
 def test_a_variational_model_needs_held_out_data() -> None:
