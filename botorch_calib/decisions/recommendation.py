@@ -10,8 +10,11 @@ import torch
 from botorch.acquisition import PosteriorMean
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from botorch.utils.transforms import is_ensemble
+from gpytorch.distributions import MultivariateNormal
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -255,11 +258,7 @@ def _stated(
     # A multi-task model's task column may be omitted in one of the two, and present in the other.
     X, *more = (with_task_feature(objective, Z) for Z in (X, baseline) if Z is not None)
     X = torch.cat([X, *more])
-    posterior = objective.posterior(X)
-    # The draws are divided among the members of a fully Bayesian model.
-    num_members = posterior._extended_shape().numel() // len(X)
-    with manual_seed(0):
-        draws = posterior.rsample(torch.Size([-(-_DRAWS // num_members)])).reshape(-1, len(X))
+    draws = _draws(objective.posterior(X))
     mean, better = draws.mean(dim=0), None
     if baseline is not None:
         # Draws at equal points differ by jitter, yet the baseline is no improvement on itself.
@@ -273,3 +272,22 @@ def _stated(
     reach = ((draws - mean).abs() / deviation).amax(dim=-1).quantile(confidence) * deviation[0]
     value = mean[0]
     return value.item(), (value - reach).item(), (value + reach).item(), better
+
+
+def _draws(posterior: Posterior) -> Tensor:
+    """Return joint draws of ``n`` values, at least ``_DRAWS x n``."""
+    # The draws are divided among the members of a fully Bayesian model.
+    num_members = posterior._extended_shape().numel() // posterior._extended_shape()[-2]
+    unit = torch.ones(())
+    if isinstance(posterior, GPyTorchPosterior):
+        # GPyTorch adds jitter of a fixed size to covariances, and in the units of the outcome its
+        # deviation may exceed that of the objective. So draw values of order 1, from a dense
+        # covariance: of a lazy multiple, GPyTorch would factor the covariance before the multiple.
+        normal = posterior.distribution
+        covariance = normal.covariance_matrix
+        if (largest := covariance.diagonal(dim1=-2, dim2=-1).amax()) > 0.0:
+            unit, scaled = largest.sqrt(), to_linear_operator(covariance / largest)
+            posterior = GPyTorchPosterior(MultivariateNormal(normal.mean / unit, scaled))
+    with manual_seed(0):
+        draws = posterior.rsample(torch.Size([-(-_DRAWS // num_members)]))
+    return unit.to(draws) * draws.flatten(0, -3).squeeze(-1)

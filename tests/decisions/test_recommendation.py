@@ -263,6 +263,17 @@ def test_bad_arguments_are_named() -> None:
         recommend(gp, gp, BOUNDS)
 
 
+def test_statements_are_in_the_units_of_the_outcome() -> None:
+    """Jitter of a fixed size had a deviation of 1e-4, which was taken for that of the objective."""
+
+    def stated(unit: float) -> Tensor:
+        gp = SingleTaskGP(GRID[::4], unit * GRID[::4].cos(), outcome_transform=Standardize(1))
+        found = recommend(gp, choices=GRID, baseline=GRID[-1:])
+        return torch.tensor([found.value / unit, found.lower / unit, found.upper / unit])
+
+    assert_close(stated(2.0**-20), stated(1.0), rtol=1e-5, atol=0.0)
+
+
 @pytest.mark.parametrize(("width", "unit"), [(2.0**20, 1.0), (2.0**-20, 1.0), (2.0**20, 2.0**-24)])
 def test_units_do_not_matter(width: float, unit: float) -> None:
     """BoTorch's search stops at gradients of 1e-5, at its starts, or ends abnormally."""
