@@ -86,8 +86,9 @@ def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> f
 
 def check_variance(name: str, value: object) -> float:
     """Return a noise variance as a float; NaN, which stands for an unknown one, is allowed."""
-    is_single = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
-    number = value.item() if is_single else value
+    number = value
+    if isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1:
+        number = value.item()
     is_unknown = isinstance(number, Real) and math.isnan(number)
     return math.nan if is_unknown else check_nonnegative(name, value)
 
