@@ -1018,9 +1018,9 @@ def test_bad_arguments_are_named() -> None:
             ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
-    for several in (CalibratedModelList(model, model), ModelListGP(gp, gp)):
+    for models in (CalibratedModelList(model, model), ModelListGP(gp, gp)):
         with pytest.raises(UnsupportedError, match="dictionary of models .* one of its `models`"):
-            ChanceConstraint(several, upper=0.0)
+            ChanceConstraint(models, upper=0.0)
     batched = SingleTaskGP(torch.rand(2, 5, 2).double(), torch.rand(2, 5, 1).double())
     with pytest.raises(UnsupportedError, match="batch of models"):
         ChanceConstraint(batched, upper=0.0)
