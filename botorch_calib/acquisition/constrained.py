@@ -8,8 +8,7 @@ only: far from feasibility they are wrong by orders of magnitude unless distribu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import torch
 from botorch.exceptions import InputDataError
@@ -29,21 +28,13 @@ class _Constrained(CalibratedAcquisitionFunction):
     """Base class of functions that use the probability that all constraints hold."""
 
     _log = True
-    limits: dict[int, Limits]
-
-    @property
-    def constraints(self) -> list[Callable[[Tensor], Tensor]]:
-        """The constraints as functions of outcomes ``... x m``, positive where they are violated.
-
-        BoTorch reads them, and ``objective``, to find the best points (``sample_around_best``).
-        """
-        return [partial(_violation, i, *limits) for i, limits in self.limits.items()]
+    constraints: dict[int, Limits]
 
     def _log_feasibility(self, X: Tensor) -> Tensor:
         """Log probability that all constraints hold at ``X``, in the shape of `_marginals`."""
         parts = [
             self._marginals(X, outcome).log_probability_between(lower, upper)
-            for outcome, (lower, upper) in self.limits.items()
+            for outcome, (lower, upper) in self.constraints.items()
         ]
         return torch.stack(parts).sum(dim=0)
 
@@ -79,7 +70,7 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
     ) -> None:
         limits = checked_constraints(constraints, check_model(model).num_outputs)
         super().__init__(model, num_fantasies=num_fantasies, outcomes=[*limits])
-        self.limits = limits
+        self.constraints = limits
         self.set_X_pending(X_pending)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -142,7 +133,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         outcomes = [objective_index, *limits]
         super().__init__(model, maximize=maximize, num_fantasies=num_fantasies, outcomes=outcomes)
         self.objective_index = objective_index
-        self.limits = limits
+        self.constraints = limits
         self.register_buffer("best_f", check_numbers("best_f", best_f))
         self.set_X_pending(X_pending)
 
@@ -152,10 +143,6 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         log_ei = f.log_expected_improvement(self._incumbent(f))
         return self._reduce(log_ei + self._log_feasibility(X))
 
-    def objective(self, outcomes: Tensor, X: Tensor | None = None) -> Tensor:
-        """Return the objective, ``...``, of outcomes ``... x m``; ``X`` is ignored."""
-        return outcomes[..., self.objective_index]
-
     def _means_at(self, X: Tensor) -> Tensor:
         """Posterior means at pending points ``X``, ``n x 1 x d``, in the shape of `_marginals`.
 
@@ -163,12 +150,6 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         """
         feasible = self._log_feasibility(X) > math.log(0.5)
         return super()._means_at(X).masked_fill(~feasible, -torch.inf)
-
-
-def _violation(index: int, lower: float | None, upper: float | None, outcomes: Tensor) -> Tensor:
-    """Return how far the outcome ``index`` of ``outcomes``, ``... x m``, is beyond its limits."""
-    values = outcomes[..., index]
-    return (values - values.clamp(lower, upper)).abs()
 
 
 def _checked_index(name: str, outcome: int, num_outputs: int) -> int:

@@ -225,7 +225,8 @@ def _first_feasible(
     The second result is the point before it. The points are at the ``shares`` of the way, whose
     last one is 1. All tensors are ``b x 1 x d``.
     """
-    points = torch.stack([ends + share * (starts - ends) for share in shares])
+    # `lerp` returns the starts themselves, where `ends + (starts - ends)` may differ by rounding.
+    points = torch.stack([torch.lerp(ends, starts, share) for share in shares])
     points = points.clamp(*region.bounds)  # rounding may take points at a bound out of the box
     both = points.flatten(0, 1)
     meets = (feasible.contains(both) & region.allows(both)).view(points.shape[:2])

@@ -16,17 +16,10 @@ from botorch.acquisition.analytic import (
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, ModelListGP, SingleTaskGP
 from botorch.models.model import Model
-from botorch.optim import optimize_acqf
-from botorch.optim.initializers import sample_points_around_best
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib import (
-    CalibratedModel,
-    CalibratedModelList,
-    LocalizedConformal,
-    QuantileRecalibrator,
-)
+from botorch_calib import CalibratedModel, LocalizedConformal, QuantileRecalibrator
 from botorch_calib.acquisition import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
@@ -195,31 +188,6 @@ def test_narrow_limits(models: list[Model], i: int, center: float, width: float)
     assert_close(value, expected, rtol=0, atol=1e-5)
     gradients = [torch.autograd.grad(v.sum(), X)[0] for v in (value, expected)]
     assert_close(*gradients, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("maximize", [True, False])
-def test_raw_samples_around_the_best_point(models: list[Model], maximize: bool) -> None:
-    """BoTorch's option starts at the best feasible training point, by the means."""
-    acqf = LogCalibratedConstrainedExpectedImprovement(
-        CalibratedModelList(*models), 0.3, 0, CONSTRAINTS, maximize
-    )
-    gp: Any = models[0]
-    X = gp.train_inputs[0]
-    posterior: Any = acqf.model.posterior(X)
-    mean: Tensor = posterior.mean.detach()
-    holds = [mean[:, i].clamp(*limits) == mean[:, i] for i, limits in CONSTRAINTS.items()]
-    feasible = torch.stack(holds).all(dim=0)
-    assert feasible.any() and not feasible.all()
-    sign = 1.0 if maximize else -1.0
-    best = X[(sign * mean[:, 0]).masked_fill(~feasible, -torch.inf).argmax()]
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
-    found = sample_points_around_best(acqf, 8, 1e-6, bounds, best_pct=1.0)
-    assert_close(found, best.expand_as(found), rtol=0.0, atol=1e-4)
-    probability = LogCalibratedProbabilityOfFeasibility(acqf.model, CONSTRAINTS)
-    options: dict[str, Any] = {"sample_around_best": True, "maxiter": 3}
-    for each in (acqf, probability):
-        found, _ = optimize_acqf(each, bounds, 1, num_restarts=1, raw_samples=8, options=options)
-        assert found.shape == (1, 2)
 
 
 def test_gradients_where_feasibility_underflows() -> None:
