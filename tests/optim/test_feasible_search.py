@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from botorch_calib.optim import feasible_search
 from botorch_calib.optim.feasible_search import (
     FeasibleSet,
+    _first_feasible,
     best_among,
     best_in_regions,
     clearance,
@@ -83,6 +84,15 @@ def test_a_known_point_may_be_the_only_feasible_one() -> None:
     assert not found(FeasibleSet(margin, margin))[1]
     best, is_feasible = found(FeasibleSet(margin, margin, [point, point[:, :1], 2.0 + point]))
     assert is_feasible and torch.equal(best, point)
+
+
+def test_the_way_back_ends_at_the_start_itself() -> None:
+    """To the bit, if no other point of the way is feasible."""
+    generator = torch.Generator().manual_seed(0)
+    ends, starts = torch.rand(2, 100, 1, 2, dtype=torch.double, generator=generator).square()
+    nowhere = FeasibleSet(lambda X: -torch.ones_like(total(X)))
+    last, _ = _first_feasible(nowhere, region(), ends, starts, (0.5, 1.0))
+    assert torch.equal(last, starts)
 
 
 def test_the_best_of_several_regions() -> None:
