@@ -56,7 +56,6 @@ from botorch_calib.models.process import (
     checked_observations,
     in_output_task,
     observed_process,
-    of_one_member,
     raw_train_inputs,
     sole_member,
     training_points,
@@ -547,12 +546,10 @@ class ChanceConstraint(DecisionAccount):
         if not self._deviations:
             deviations = []
             for model in self.models.values():
-                inputs, deviation = raw_train_inputs(model), torch.ones(())
-                if inputs is not None:
-                    inputs = of_one_member(inputs)
-                    inputs = inputs[in_output_task(model, inputs)]
-                if inputs is not None and len(inputs):
-                    stated = stated_outcomes(model, inputs.unsqueeze(-2))
+                # The last set of points is of the output task.
+                points, deviation = training_points(model)[-1:], torch.ones(())
+                if points and len(points[0]):
+                    stated = stated_outcomes(model, points[0].unsqueeze(-2))
                     deviation = spread_of(stated).deviation.mean()
                 deviations.append(deviation)
             self._deviations = deviations

@@ -383,8 +383,8 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 
     The likelihood ratio test rejects multipliers at the significance ``1 - level``.
     """
-    # Multipliers are rejected if their log likelihood is less than the maximum by more than this,
-    # half the ``level``-quantile of the chi-square distribution.
+    # A multiplier is rejected if its log likelihood is below the maximum by more than `drop`, which
+    # is half of the ``level``-quantile of the chi-square distribution.
     drop = gammaincinv(0.5, level)
     points = _grid(data, drop)
     values = data.log_likelihood(points)

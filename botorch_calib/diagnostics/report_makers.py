@@ -54,7 +54,6 @@ from botorch_calib.posteriors.outcome_maps import Affine
 #: Default levels of the predicted quantiles that are compared with observations.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
-
 # The remedy for a model of several outcomes.
 _EACH = "make one report for each outcome, of"
 

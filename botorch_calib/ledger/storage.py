@@ -80,7 +80,7 @@ class Storage:
         with LOCK:
             storage = cls._of_path.get(path)
             if storage is not None and storage._database is not None:
-                if storage._is_in_place():
+                if storage._is_at(path):
                     storage.contents.settings.check_agrees(given, path)
                     return storage
                 storage.close()  # its file was deleted or replaced
@@ -108,10 +108,10 @@ class Storage:
         finally:
             storage.close()
 
-    def _is_in_place(self) -> bool:
-        """Whether the open file is still the file at the path."""
+    def _is_at(self, path: Path) -> bool:
+        """Whether the open file is still the file at ``path``."""
         with suppress(OSError):
-            return self._file is not None and os.path.samestat(self._file, os.stat(str(self.path)))
+            return self._file is not None and os.path.samestat(self._file, path.stat())
         return False
 
     def close(self) -> None:
