@@ -92,7 +92,8 @@ def calibration_report(
         levels: ``M`` increasing levels in (0, 1) of the quantiles whose frequencies are reported.
         num_initial: Number of initial training points (the design) that are left out of the report.
         residuals: How training observations are predicted: each from the earlier observations
-            (``"prequential"``), or each from all other observations (``"loo"``).
+            (``"prequential"``), or each from all other observations (``"loo"``). Held-out
+            observations are all predicted from the training data.
         num_regions: Number of cells of the input space for which coverage is reported.
         alarm: An alarm that observed the outcomes as they arrived. It is added to the report as
             ``alarms["carried"]``.
@@ -115,6 +116,10 @@ def calibration_report(
             forecasts = _of_history(model, num_initial, residuals, alpha)
         elif num_initial:
             raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
+        elif residuals != "prequential":
+            raise InputDataError(
+                f"`residuals={residuals!r}` is for training data: omit it, or `X` and `Y`."
+            )
         else:
             forecasts = _of_held_out(model, X, Y, alpha)
     try:

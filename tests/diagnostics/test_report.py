@@ -254,6 +254,10 @@ def test_too_few_observations_for_the_level_are_pointed_out() -> None:
         ({"levels": [0.5, 0.2]}, "levels"),
         ({"num_initial": N}, "num_initial"),
         ({"residuals": "training"}, "residuals"),
+        (
+            {"X": torch.zeros(2, 2), "Y": torch.zeros(2, 1), "residuals": "loo"},
+            "`residuals='loo'` is for training data",
+        ),
         ({"Y": torch.zeros(2, 1, **DOUBLE)}, "both"),
         ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(3, 1, **DOUBLE)}, "`Y`.* 2 x 1.*3, 1"),
         ({"X": torch.zeros(0, 2, **DOUBLE), "Y": torch.zeros(0, 1, **DOUBLE)}, "empty"),
