@@ -58,7 +58,8 @@ class KnownData:
         """
         place = self._place(point, y, rounded, side)
         if place is not None:
-            _take_at(place)
+            values, index = place
+            del values[index]
         return place is not None
 
     def _place(
@@ -132,11 +133,6 @@ def _index_in(own: list[float], y: float | None, rounding: float, side: int) -> 
     return None
 
 
-def _take_at(place: tuple[list[float], int]) -> None:
-    values, index = place
-    del values[index]
-
-
 def take_together(
     data: Mapping[str, KnownData], point: Sequence[float], outcomes: Mapping[str, tuple[float, int]]
 ) -> bool:
@@ -149,8 +145,8 @@ def take_together(
     found = [place for place in places if place is not None]
     if len(found) < len(places):
         return False
-    for place in found:
-        _take_at(place)
+    for values, index in found:
+        del values[index]
     return True
 
 
