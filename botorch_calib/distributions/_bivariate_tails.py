@@ -16,14 +16,11 @@ so its relative error is small. Computing V takes a tenth of the time of ``bvn``
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from botorch_calib.distributions import _normal_functions as nf
 
-_SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # nodes of the rule for V: relative error about 1e-12 near the origin, 1e-13 far away
 _CORNER = 2.5  # if both arguments of V are smaller, V is computed from its complement
 _CUT = 64.0  # the rule for V ends where the integrand has decreased by a factor of exp(32)
@@ -71,7 +68,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
         torch.mv(kernel.t(), weights, out=total)
     integral = integral.view(dist.shape).mul_(width).mul_(dist)
 
-    near = torch.minimum(mills_h, mills_eta).mul_(_SQRT_HALF_PI).sub_(integral)
+    near = torch.minimum(mills_h, mills_eta).mul_(nf.SQRT_HALF_PI).sub_(integral)
     near.mul_(square.mul_(0.5).clamp_(max=_CORNER**2).exp_())
     integral.lerp_(near, corner)
     return integral.lerp_(torch.addcmul(-integral, mills_h, mills_eta), nf.less(h, eta))

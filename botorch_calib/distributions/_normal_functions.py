@@ -29,7 +29,7 @@ LEAST = -600.0
 TINY = 1e-280
 
 _SQRT_HALF = math.sqrt(0.5)
-_SQRT_HALF_PI = math.sqrt(math.pi / 2)
+SQRT_HALF_PI = math.sqrt(math.pi / 2)
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 SQRT_2PI = math.sqrt(2 * math.pi)
 INV_SQRT_2PI = 1 / SQRT_2PI
@@ -119,7 +119,7 @@ def mills_ratio(x: Tensor) -> Tensor:
     """Return ``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15."""
     # On a GPU ``erfcx`` is one kernel. On a CPU it is not vectorised.
     if x.is_cuda or x.numel() < _MANY:
-        return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
+        return torch.special.erfcx(_SQRT_HALF * x).mul_(SQRT_HALF_PI)
     return _polynomials(x, (_MILLS,))[0].div_(x + 1.0)
 
 
