@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from botorch_calib.models.process import raw_train_inputs
+from botorch_calib.models.radial_kernels import LEAST_SQUARE
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -19,8 +20,6 @@ from botorch_calib.robust.joint_inputs import Columns
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
 # Number of covariances between pairs and observations per evaluation, unless it violates a limit
 _CHUNK_ELEMENTS = 2**18
-# Lower limit of squared distances, the same as in GPyTorch, which keeps derivatives of roots finite
-_LEAST_SQUARE = 1e-30
 # Points, in multiples of the step size h, and factors of the central difference of fourth order.
 # The truncation error is of order h^4 and the rounding error of order eps / h. The two errors
 # balance at h = eps^(1/5), which is used, in units of the scale of the contexts.
@@ -66,7 +65,7 @@ class _TwiceDifferentiable(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.cdist and len(args) == 2 and kwargs.get("p", 2.0) == 2.0:
             differences = args[0].unsqueeze(-2) - args[1].unsqueeze(-3)
-            return differences.square().sum(dim=-1).clamp_min(_LEAST_SQUARE).sqrt()
+            return differences.square().sum(dim=-1).clamp_min(LEAST_SQUARE).sqrt()
         return func(*args, **kwargs)
 
 
