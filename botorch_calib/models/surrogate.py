@@ -354,8 +354,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
                 f"`Y` must have shape ... x {X.shape[-2]} x 1, one row for each of `X`, got "
                 f"{tuple(Y.shape)}."
             )
-        predicting = self.gaussian_model
-        process = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
+        process = conditioned_on(self.gaussian_model, X, Y, **kwargs)
         if self.calibrator is None:
             return process
         conditioned = self._with(process, self.X_pending[:0])
