@@ -179,9 +179,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
-        everywhere = hardtanh(constants, 0.0, 1.0) + shift
         if not len(self.centers):
-            return Thresholds(everywhere)
+            return Thresholds(self._finished(constants, shift))
         coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
         # Members with the same lengthscale have the same terms, so their coefficients are added.
         # The result has a block of t rows, one for each center, for each lengthscale.
@@ -191,7 +190,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         ]
         lengthscales = [at.lengthscale for at in self._localizations]
         radial = RadialSum(constants, self.centers, lengthscales, torch.cat(blocks))
-        return Thresholds(everywhere, radial, shift)
+        return Thresholds(radial, shift)
 
     def reset(self) -> None:
         super().reset()

@@ -115,8 +115,7 @@ class OnlineQuantileTracker(QuantileLearner):
         if not len(self.centers):
             return Thresholds(self.constants)
         coefficients = self.scale * self.coefficients
-        radial = RadialSum(self.constants, self.centers, [self.lengthscale], coefficients)
-        return Thresholds(self.constants, radial)
+        return Thresholds(RadialSum(self.constants, self.centers, [self.lengthscale], coefficients))
 
     def extra_repr(self) -> str:
         local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"

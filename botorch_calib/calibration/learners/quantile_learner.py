@@ -35,13 +35,11 @@ MAX_SPREAD = 1e6
 class Thresholds(NamedTuple):
     """The ``M`` thresholds of a learner as a function of the inputs.
 
-    If ``radial`` is None, the thresholds are ``everywhere``, ``M``, at all inputs. Otherwise
-    `QuantileLearner._finished` computes them from the values of ``radial``, a sum of Gaussian terms
-    at the inputs, and the ``shift``. ``everywhere`` is then not used.
+    If ``values`` is a tensor, ``M``, it holds the thresholds at all inputs. Otherwise
+    `QuantileLearner._finished` computes them from the sum's values at the inputs and the ``shift``.
     """
 
-    everywhere: Tensor
-    radial: RadialSum | None = None
+    values: Tensor | RadialSum
     shift: Tensor | float = 0.0
 
 
@@ -131,10 +129,10 @@ class QuantileLearner(Module, ABC):
 
     def _threshold(self, X: Tensor, sums: Callable[[RadialSum], Tensor]) -> Tensor:
         check_width(X, self.centers.shape[-1])
-        everywhere, radial, shift = self._thresholds()
-        if radial is None:
-            return everywhere.expand(*X.shape[:-1], -1)
-        return self._finished(sums(radial), shift)
+        values, shift = self._thresholds()
+        if isinstance(values, Tensor):
+            return values.expand(*X.shape[:-1], -1)
+        return self._finished(sums(values), shift)
 
     def _thresholds(self) -> Thresholds:
         """The result of `_derive`, cached until a buffer is replaced or changed in place."""
@@ -149,7 +147,7 @@ class QuantileLearner(Module, ABC):
         return self._kept[2]
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
-        """Raw thresholds ``... x M`` from the values ``sums`` of `Thresholds.radial`, ``... x M``.
+        """Raw thresholds ``... x M`` from the values ``sums`` of a `RadialSum`, ``... x M``.
 
         The result is differentiable in ``sums``. Here it equals ``sums``.
         """
