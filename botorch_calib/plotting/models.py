@@ -28,6 +28,7 @@ from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.predict import outcome_posterior, predict, slots_of
 from botorch_calib.models.process import like
+from botorch_calib.optim.feasible_search import evaluated
 from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
 
 _RESOLUTION = 101  # points along each side of a map
-# Largest number of points at which a margin is evaluated together. It limits the memory.
-_CHUNK = 2048
 
 
 def plot_intervals(
@@ -225,9 +224,7 @@ def plot_certified_region(
         violations = violated.reshape(-1)
         queries = {"within limits": X[~violations], "violations": X[violations]}
     ax = style.new_axes((6.8, 5.2)) if ax is None else ax
-    with torch.no_grad():
-        found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
-    margins = _as_image(found)
+    margins = _as_image(evaluated(constraint.margin, grid.unsqueeze(-2)))
     # A few large margins would take up the colour range, and differences between margins far from 0
     # do not matter. So the range ends at a quantile, and larger margins have the last colour.
     reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
