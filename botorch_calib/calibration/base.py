@@ -1,9 +1,4 @@
-"""`Calibrator`: learns the distribution of a model's residuals.
-
-The residual of an observation ``y`` is ``z = (y - mu) / sigma_y``, where the base model predicts
-the mean ``mu`` and the standard deviation ``sigma_y`` of ``y``. Inputs are in the base model's
-transformed space (the unit cube under ``Normalize``).
-"""
+"""`Calibrator`: learns the distribution of a model's residuals."""
 
 from __future__ import annotations
 
