@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from scipy.stats import binom
 from torch import Tensor
 
 from botorch_calib._validation import (
+    check_array,
     check_count,
     check_instance,
     check_levels,
@@ -77,14 +78,10 @@ def plot_reliability(
             f"{num_observations} observations."
         )
     stated = check_levels("levels", in_double("levels", levels)).numpy()
-    shares = {name: style.as_array(values) for name, values in observed.items()}
-    for name, values in shares.items():
-        if values.shape != stated.shape:
-            raise BotorchTensorDimensionError(
-                f"`observed[{name!r}]` must have one frequency for each of {len(stated)} levels, "
-                f"got shape {values.shape}."
-            )
-        check_unit_interval(f"observed[{name!r}]", torch.from_numpy(values))
+    shares = {}
+    for name, values in observed.items():
+        shares[name] = check_array(f"observed[{name!r}]", values, stated.shape)
+        check_unit_interval(f"observed[{name!r}]", torch.from_numpy(shares[name]))
     ax = style.new_axes((7.6, 4.6)) if ax is None else ax
     low, high = simultaneous_band(num_observations, stated, confidence)
     grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))
