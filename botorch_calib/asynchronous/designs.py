@@ -1,7 +1,4 @@
-"""Space-filling designs: queries that are chosen without a model of the objective.
-
-The queries are points of a Sobol sequence in a box, or given points (choices) in random order.
-"""
+"""Space-filling designs: queries that are chosen without a model of the objective."""
 
 from __future__ import annotations
 

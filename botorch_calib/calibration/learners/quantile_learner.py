@@ -1,7 +1,6 @@
 """`QuantileLearner`: the base class of learners of quantiles of conformity scores.
 
-A learned quantile is called a threshold. A *raw* threshold may be outside [0, 1], and thresholds of
-neighbouring levels may cross.
+A learned quantile is called a threshold. `QuantileLearner.threshold` explains *raw* thresholds.
 """
 
 from __future__ import annotations
