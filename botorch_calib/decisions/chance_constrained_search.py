@@ -217,7 +217,7 @@ class LeastMargin(AcquisitionFunction):
         """The certified points; all points without a constraint."""
         if self.constraint is None:
             return FeasibleSet()
-        chunk = max(1, CHUNK // self.constraint.num_contexts)
+        chunk = max(1, CHUNK // max(1, self.constraint.num_contexts))
         return FeasibleSet(self, self.promise, self.constraint.known_decisions(), chunk)
 
     def check_points(self, name: str, X: Tensor) -> None:

@@ -519,8 +519,8 @@ class ChanceConstraint(DecisionAccount):
 
     @property
     def num_contexts(self) -> int:
-        """Number of contexts at which each point's outcome is predicted; 1 without contexts."""
-        return 1 if self._contexts is None else self._contexts.centre.num_points
+        """Number of contexts at which each point's outcome is predicted; 0 without contexts."""
+        return 0 if self._contexts is None else self._contexts.centre.num_points
 
     def known_decisions(self) -> list[Tensor]:
         """Training inputs ``n x d`` of each model that has any, untransformed, without contexts.

@@ -213,7 +213,7 @@ def _check_arguments(
     for name, X in {"bounds": bounds, "choices": choices, "baseline": baseline}.items():
         if X is None:
             continue
-        if constraint is not None and constraint.num_contexts > 1:
+        if constraint is not None and constraint.num_contexts > 0:
             constraint.check_points(name, check_tensor(name, X))
             width, num = raw_width(observed), with_task_feature(observed, X).shape[-1]
             if width is not None and width > num:

@@ -233,11 +233,12 @@ def test_models_of_several_values_are_refused() -> None:
         recommend(batch, choices=GRID[:2])
 
 
-def test_an_objective_of_contexts_is_named() -> None:
+@pytest.mark.parametrize("contexts", [GRID[::20], GRID[20:21]], ids=["several", "one"])
+def test_an_objective_of_contexts_is_named(contexts: Tensor) -> None:
     """The columns of ``bounds`` are right: they are those of the constraint's decisions."""
     Z = torch.rand(8, 2, dtype=torch.double)
     joint = process(Z, Z.sum(dim=-1, keepdim=True) - 1.0)
-    limit = ChanceConstraint(joint, upper=1.0, ambiguity=WorstCase(), contexts=GRID[::20])
+    limit = ChanceConstraint(joint, upper=1.0, ambiguity=WorstCase(), contexts=contexts)
     with pytest.raises(BotorchTensorDimensionError, match="`objective` must be a model of the 1 c"):
         recommend(joint, limit, BOUNDS)
     with pytest.raises(BotorchTensorDimensionError, match="`bounds` must have the 1 columns of d"):
