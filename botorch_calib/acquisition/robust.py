@@ -22,7 +22,7 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.process import batch_of_models, raw_train_inputs
+from botorch_calib.models.process import batch_of_models, raw_train_inputs, training_points
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
@@ -61,6 +61,18 @@ class ContextRobustFunction(PendingPoints, ABC):
         self.num_columns = None if model is None else input_width(model)
         if self.num_columns is not None:
             self._columns(self.num_columns)  # raises for invalid columns
+
+    @property
+    def X_baseline(self) -> Tensor:
+        """Decisions of the model's training inputs, ``n x d_x``.
+
+        BoTorch's mixed searches perturb these points to obtain starts. Without this property they
+        would perturb the training inputs, which have columns of contexts.
+        """
+        points = training_points(self.model)
+        if not points:
+            raise AttributeError("X_baseline")  # BoTorch then starts elsewhere
+        return points[-1][:, self._columns(points[-1].shape[-1]).decision]
 
     def _account_for(self, X_pending: Tensor | None) -> None:
         refuse_pending(type(self).__name__, X_pending)

@@ -56,6 +56,17 @@ class CertifiedSetExpansion(PendingPoints):
         self.units = constraint.typical_deviations()  # the ``u_i`` of the docstring
         self.set_X_pending(X_pending)
 
+    @property
+    def X_baseline(self) -> Tensor:
+        """Points at which the first outcome was observed, ``n x d``, without contexts.
+
+        BoTorch's mixed searches perturb these points to obtain starts.
+        """
+        points = self.constraint.known_decisions()
+        if not points:
+            raise AttributeError("X_baseline")  # BoTorch then starts elsewhere
+        return points[0]
+
     def _account_for(self, X_pending: Tensor | None) -> None:
         present = conditioned = [*map(predicting_process, self.constraint.models.values())]
         if X_pending is not None:

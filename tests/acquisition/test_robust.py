@@ -14,6 +14,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.models.transforms.input import InputPerturbation
+from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
 from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import MaternKernel, RBFKernel
@@ -24,6 +25,7 @@ from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
     CensoredDelayModel,
+    ChanceConstraint,
     LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
@@ -34,6 +36,7 @@ from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
@@ -501,3 +504,27 @@ def test_names_in_errors() -> None:
             RobustUpperConfidenceBound(make_gp(), BETA, ambiguity, CENTRE)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="`acquisition` must be an acquisition function"):
         RobustAcquisition(matern_gp(), WorstCase(), CENTRE)
+
+
+@pytest.mark.parametrize("indices", [None, [0]])
+@pytest.mark.parametrize("kind", ["bound", "acquisition", "expansion"])
+def test_mixed_searches_start_near_observed_decisions(kind: str, indices: list[int] | None) -> None:
+    """BoTorch perturbed the training inputs, which have columns of contexts."""
+    X = torch.rand(10, 3, **DOUBLE)
+    gp = SingleTaskGP(X, X.sum(dim=-1, keepdim=True)).eval()
+    given = {"ambiguity": TotalVariationBall(0.2), "contexts": CENTRE.with_indices(indices)}
+    acqf: Any = {
+        "bound": lambda: RobustUpperConfidenceBound(gp, BETA, **given),
+        "acquisition": lambda: RobustAcquisition(UpperConfidenceBound(gp, BETA), **given),
+        "expansion": lambda: CertifiedSetExpansion(ChanceConstraint(gp, upper=2.0, **given)),
+    }[kind]()
+    assert_close(acqf.X_baseline, X[:, :2] if indices is None else X[:, 1:])
+    decision, _ = optimize_acqf_mixed_alternating(
+        acqf, UNIT.expand(-1, 2), discrete_dims={0: [0.0, 1.0]}, num_restarts=1, raw_samples=4
+    )
+    assert decision[0, 0] in (0.0, 1.0)
+
+
+def test_a_function_without_observations_has_no_baseline() -> None:
+    acqf = RobustAcquisition(lambda Z: Z.sum(dim=(-2, -1)), WorstCase(), CONTEXTS)  # type: ignore[arg-type]
+    assert not hasattr(acqf, "X_baseline")
