@@ -199,7 +199,7 @@ class RobustAcquisition(ContextRobustFunction):
         if not isinstance(self.acquisition, MCSamplerMixin):  # see the class docstring
             others = self.contexts.lipschitz_points
             points = self.contexts.points if others is None else others
-            scale = context_scale(raw_train_inputs(self.model), columns, points)
+            scale = context_scale(training_points(self.model), columns, points)
         return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
 
 

@@ -11,7 +11,7 @@ from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound, qLogE
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
@@ -24,6 +24,7 @@ from torch.testing import assert_close
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
+    CalibratedUpperConfidenceBound,
     CensoredDelayModel,
     ChanceConstraint,
     LogCalibratedExpectedImprovement,
@@ -36,6 +37,7 @@ from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.robust import (
     AmbiguitySet,
@@ -324,6 +326,20 @@ class TestAnyAcquisition:
         acqf = RobustAcquisition(build(calibrated()), AMBIGUITY[ambiguity](), CONTEXTS)
         X = points(3).requires_grad_()
         assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-4, rtol=1e-3)
+
+    def test_gradient_in_small_units_of_contexts_of_tasks(self):
+        """The scale of the only context, 0, follows from the training inputs without the task."""
+        unit = 1e-6
+        X = torch.rand(12, 3, **DOUBLE) * torch.tensor([1.0, unit, 0.0], **DOUBLE)
+        X[::2, 2] = 1.0
+        Y = (4 * X[:, :1]).sin() * (3 / unit * X[:, 1:2]).cos()
+        gp = MultiTaskGP(
+            X, Y, task_feature=-1, output_tasks=[0], input_transform=Normalize(3, indices=[0, 1])
+        )
+        quantile = CalibratedUpperConfidenceBound(CalibratedModel(gp.eval(), NoCalibration()))
+        ball = WassersteinBall(0.1 * unit, "lipschitz")
+        acqf = RobustAcquisition(quantile, ball, torch.zeros(1, 1, **DOUBLE))
+        assert torch.autograd.gradcheck(acqf, (points(2).requires_grad_(),), eps=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize(("build", "best_f"), [(matern_gp, 1.5), (conformal, 1.3)])
     def test_gradient_of_sampled_improvement(self, build, best_f):

@@ -26,15 +26,15 @@ _CHUNK_ELEMENTS = 2**18
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
-def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
+def context_scale(data: Sequence[Tensor], columns: Columns, points: Tensor) -> Tensor:
     """Scales ``d_c`` of contexts: standard deviations over ``points`` and the contexts in ``data``.
 
-    ``points`` are contexts ``M x d_c``. ``data`` are joint inputs ``... x d`` of a model, or None.
-    Data with another number of columns are ignored.
+    ``points`` are contexts ``M x d_c``. ``data`` are sets of joint inputs ``n x d``, such as
+    `training_points`. A set with another number of columns is ignored.
     """
-    if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
-        seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
-        points = torch.cat([points, seen.to(points)])
+    for inputs in data:
+        if inputs.shape[-1] == len(columns.decision) + len(columns.context):
+            points = torch.cat([points, inputs.detach()[:, columns.context].to(points)])
     spread = points.std(dim=0, correction=0)
     size = points.abs().amax(dim=0)
     # The scale of a constant column is its absolute value, or 1 if the value is 0.
