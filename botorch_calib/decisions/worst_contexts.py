@@ -102,8 +102,8 @@ class WorstContexts:
         bracket ``t``.
 
         The normal score of the worst-case probability is nearly linear in ``t``, which suits Newton
-        steps. Only the last step records a graph: it gives the gradient of the implicit function,
-        with the worst distribution treated as constant (Danskin's theorem).
+        steps. Only the result records a graph: it has the gradient of the implicit function, with
+        the worst distribution treated as constant (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
@@ -127,7 +127,10 @@ class WorstContexts:
 
         t = bracketed_root(excess_score, start, low, high, _STEPS)
         p, slope = kept_and_slope(t)
-        return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
+        # The difference is 0, with the gradient of ``level - p``: `t` is exact up to rounding. If
+        # it is between contexts that are far apart, the slope may be far below the rounding errors.
+        change = (level - level.detach()) - (p - p.detach())
+        return (t + change / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
 
 
 def _score_beyond(p: Tensor) -> Tensor:

@@ -90,6 +90,24 @@ def test_a_level_next_to_one_has_its_own_quantile(z: float) -> None:
     assert_close(log_p.logsumexp(dim=-1).squeeze(), expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("apart", [3.0, 10.0, 30.0, 1000.0])
+@pytest.mark.parametrize("ambiguity", [TotalVariationBall(0.0), TotalVariationBall(0.2)], ids=repr)
+def test_a_level_that_is_the_share_of_contexts_far_apart(
+    ambiguity: TotalVariationBall, apart: float
+) -> None:
+    """Any quantile between the contexts has the level 0.9, up to rounding: the slope is tiny."""
+    worst_share = 0.1 - ambiguity.radius / 2  # the ball moves the rest of 0.1
+    shares = torch.tensor([1.0 - worst_share, worst_share], **DOUBLE)
+    contexts = ContextDistribution(CONTEXTS[:2], shares)
+    model, mean = make_gp(), torch.tensor([[0.0, apart], [0.5, 0.5 + apart]], **DOUBLE)
+    worst = WorstContexts(ambiguity, contexts, model)
+    z = torch.tensor([[Z]], **DOUBLE)
+    t = worst.quantile(z, model, lambda t: 10 * (t - mean), mean + 0.1 * Z)
+    assert ((t >= mean[:, 0]) & (t <= mean[:, 1])).all()
+    kept = torch.special.ndtr(10 * (t.unsqueeze(-1) - mean)) @ torch.tensor([0.9, 0.1], **DOUBLE)
+    assert_close(kept, torch.full((2,), 0.9, **DOUBLE))
+
+
 @pytest.mark.parametrize(
     ("ambiguity", "limits"),
     [*zip(SETS, itertools.cycle(LIMITS), strict=False), (SETS[0], LIMITS[2])],
