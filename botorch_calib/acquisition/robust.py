@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction, MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
@@ -22,7 +23,13 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.process import batch_of_models, raw_train_inputs, training_points
+from botorch_calib.models.process import (
+    batch_of_models,
+    observed_process,
+    raw_train_inputs,
+    raw_width,
+    training_points,
+)
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
@@ -142,7 +149,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         return self.contexts.to(X.dtype, X.device)
 
     def _columns(self, width: int) -> Columns:
-        return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
+        return columns_of(self.model, self.contexts, width)
 
     def contextual_function(self, X: Tensor) -> ContextualFunction:
         """Build the function ``u(x, c)``; only the number of columns of ``X`` is used."""
@@ -321,6 +328,24 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
             "model on decisions and contexts under evaluation: CensoredDelayModel(model, "
             "X_pending, ...)."
         )
+
+
+def columns_of(model: Model | None, contexts: ContextDistribution, width: int) -> Columns:
+    """Return the columns of decisions and contexts in joint inputs with ``width`` columns.
+
+    Raises:
+        InputDataError: If the columns of the contexts are wrong, or are those of tasks.
+    """
+    columns, process = Columns(width, contexts.points.shape[-1], contexts.indices), None
+    if width == raw_width(model):  # otherwise a task column, if any, is added later
+        process = observed_process(model)
+    if isinstance(process, MultiTaskGPyTorchModel) and process._task_feature in columns.context:
+        raise InputDataError(
+            f"Contexts would fill column {process._task_feature} of the model's inputs, which "
+            "names the task. Name their columns with `contexts.with_indices`; decisions then have "
+            "the task column, which `fixed_features` can fix."
+        )
+    return columns
 
 
 def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from botorch_calib._roots import bracketed_root
 from botorch_calib._validation import check_instance
-from botorch_calib.acquisition.robust import at_observations
+from botorch_calib.acquisition.robust import at_observations, columns_of
 from botorch_calib.models.process import raw_width
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
@@ -44,7 +44,7 @@ class WorstContexts:
         check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
         if (width := raw_width(model)) is not None:
-            self._columns(width)  # raises if columns are wrong
+            columns_of(model, self.centre, width)  # raises if columns are wrong
         try:
             at_observations(ambiguity, model).worst_case_weights(self.centre.weights, self.centre)
         except UnsupportedError as error:

@@ -52,7 +52,7 @@ from botorch_calib.robust import (
     WorstCase,
 )
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
-from tests.gps import far_from_gaussian, make_gp, make_variational
+from tests.gps import far_from_gaussian, make_gp, make_multitask, make_variational
 from tests.long_grids import mostly_slow
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -544,3 +544,18 @@ def test_mixed_searches_start_near_observed_decisions(kind: str, indices: list[i
 def test_a_function_without_observations_has_no_baseline() -> None:
     acqf = RobustAcquisition(lambda Z: Z.sum(dim=(-2, -1)), WorstCase(), CONTEXTS)  # type: ignore[arg-type]
     assert not hasattr(acqf, "X_baseline")
+
+
+def test_contexts_in_the_column_of_the_task_are_refused() -> None:
+    """A value of the context was taken for a task, where decisions have the task column."""
+    model, ball = make_multitask(), TotalVariationBall(0.2)  # columns: x, c and the task
+    acqf = RobustUpperConfidenceBound(model, BETA, ball, CENTRE)
+    x, whole = points(2), torch.cat([points(2), torch.zeros(2, 1, 1, **DOUBLE)], dim=-1)
+    with pytest.raises(InputDataError, match="would fill column 2 .* `contexts.with_indices`"):
+        acqf(whole)
+    with pytest.raises(InputDataError, match="would fill column 2"):
+        ChanceConstraint(model, upper=1.0, ambiguity=ball, contexts=CENTRE)
+    named = CENTRE.with_indices([1])
+    assert_close(RobustUpperConfidenceBound(model, BETA, ball, named)(whole), acqf(x))
+    constraint = ChanceConstraint(model, upper=1.0, ambiguity=ball, contexts=named)
+    assert constraint.margin(whole).shape == (2,)
