@@ -28,6 +28,7 @@ from botorch_calib.models.process import (
     observed_process,
     raw_train_inputs,
     raw_width,
+    sole_member,
     training_points,
 )
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
@@ -61,7 +62,8 @@ class ContextRobustFunction(PendingPoints, ABC):
         if model is not None and batch_of_models(model):
             kind = type(model).__name__
             raise UnsupportedError(f"{name} needs a single model, but this {kind} is a batch.")
-        super().__init__(model=model)  # type: ignore[arg-type]
+        model = sole_member(model)
+        super().__init__(model=model)
         check_instance("ambiguity", ambiguity, AmbiguitySet, "WassersteinBall(0.1)")
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)

@@ -12,6 +12,7 @@ from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.transforms import Normalize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
@@ -224,7 +225,13 @@ class TestWasserstein:
 
     def test_list_of_one_model(self):
         gp, X = make_gp(), points(3)
-        assert_close(wasserstein(ModelListGP(gp))(X), wasserstein(gp)(X), rtol=1e-6, atol=1e-6)
+        for radius in (RADIUS, RadiusSchedule(RADIUS)):
+            listed = wasserstein(ModelListGP(gp), radius)
+            assert_close(listed(X), wasserstein(gp, radius)(X))
+            assert isinstance(listed.contextual_function(X), ClosedFormConfidenceBound)
+        improvement = UpperConfidenceBound(ModelListGP(gp), BETA)
+        acqf = RobustAcquisition(improvement, WassersteinBall(RadiusSchedule(RADIUS)), CENTRE)
+        assert acqf.ambiguity.radius == RADIUS / 12**0.5
 
     def test_smoothed_for_a_search(self, monkeypatch):
         acqf, X = wasserstein(matern_gp()), points(6)
@@ -450,7 +457,7 @@ class TestInputs:
 
     def test_wrong_models_and_points(self):
         with pytest.raises(UnsupportedError, match="`radius` is a function"):
-            wasserstein(ModelListGP(make_gp()), RadiusSchedule(0.3))
+            wasserstein(GenericDeterministicModel(lambda X: X[..., :1]), RadiusSchedule(0.3))
         two = SingleTaskGP(*_standard(2), outcome_transform=None)
         with pytest.raises(UnsupportedError, match="one output"):
             wasserstein(two)
