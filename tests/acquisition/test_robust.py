@@ -535,7 +535,8 @@ def test_mixed_searches_start_near_observed_decisions(kind: str, indices: list[i
     """BoTorch perturbed the training inputs, which have columns of contexts."""
     X = torch.rand(10, 3, **DOUBLE)
     gp = SingleTaskGP(X, X.sum(dim=-1, keepdim=True)).eval()
-    given = {"ambiguity": TotalVariationBall(0.2), "contexts": CENTRE.with_indices(indices)}
+    named = CENTRE.with_indices(indices)
+    given: dict[str, Any] = {"ambiguity": TotalVariationBall(0.2), "contexts": named}
     acqf: Any = {
         "bound": lambda: RobustUpperConfidenceBound(gp, BETA, **given),
         "acquisition": lambda: RobustAcquisition(UpperConfidenceBound(gp, BETA), **given),
