@@ -7,7 +7,7 @@ import math
 import os
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -360,7 +360,7 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, at: entry.observed(at, **arguments), time)
         # Callers that give times, as simulations do, know which values are late: do not warn them.
         # Avoid PyTorch here, since it could hang in a process that is forked meanwhile.
-        if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
+        if time is None and self.late == "discard" and self._view_of(trial_id).expired[0]:
             warn(  # without the trial's id, so that it is shown once per line of code
                 f"A value has arrived after `max_wait` ({self.max_wait:g}), or for an abandoned "
                 "trial: it is recorded, but not used, and the trial stays expired. Wait longer "
@@ -503,9 +503,7 @@ class FeedbackLedger:
         return iter(self.trials)
 
     def __getitem__(self, trial_id: int) -> Trial:
-        contents = self._storage.contents
-        rows = np.array([contents.place(trial_id)])
-        return ViewAtTime(contents, contents.now()).trials(rows)[0]
+        return self._view_of(trial_id).trials(np.zeros(1, dtype=np.intp))[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
         """Return the trial with the best value, or None if there is no usable value.
@@ -686,6 +684,12 @@ class FeedbackLedger:
         contents = self._storage.contents
         now = contents.now() if now is None else check_number("now", now, allow_inf=True)
         return ViewAtTime(contents, now)
+
+    def _view_of(self, trial_id: int) -> ViewAtTime:
+        """Return the current view of one trial, in a time that does not grow with the ledger."""
+        contents = self._storage.contents
+        entry = contents.entries[contents.place(trial_id)]
+        return ViewAtTime(replace(contents, entries=[entry]), contents.now())
 
 
 def _checked_time(time: object) -> float | None:

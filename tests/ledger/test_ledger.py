@@ -486,6 +486,16 @@ def test_trials_compare_by_value_and_hold_their_own_query_only() -> None:
         trial.y = 1.0  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("late", ["use", "discard"])
+def test_one_trial_is_recorded_and_read_without_a_look_at_all_trials(late) -> None:
+    """Otherwise the time of a campaign would be quadratic in its number of trials."""
+    ledger = FeedbackLedger(1, max_wait=5.0, late=late, propose=lambda ledger: [0.5])
+    ledger.submit([0.1])
+    ledger.tell(ledger.ask().id, 1.0)
+    assert ledger[0].status == "pending" and ledger[1].status == "observed"
+    assert "columns" not in vars(ledger._storage.contents)
+
+
 def test_threads(make) -> None:
     ledger = make(dim=1)
 
