@@ -38,7 +38,12 @@ from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.delayed import Fit, fitted_model, queries_to_impute
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
-from botorch_calib.models.process import checked_observations, like, observed_process
+from botorch_calib.models.process import (
+    checked_observations,
+    like,
+    likelihood_of,
+    observed_process,
+)
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit needs two values, as a single value has no standard deviation.
@@ -98,7 +103,7 @@ def with_later_values(model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None = 
     ``n x 1``, are ignored if the model has learned its noise.
     """
     X, Y = like(model, X), like(model, Y)
-    takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
+    takes_noise = isinstance(likelihood_of(observed_process(model)), FixedNoiseGaussianLikelihood)
     Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
+from botorch.models.model import Model
 from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
@@ -269,3 +270,23 @@ def test_a_model_that_learns_the_noise_has_no_use_for_known_noise():
         given: Any = with_later_values(model, X[8:], Y[8:], Yvar)
         without: Any = with_later_values(model, X[8:], Y[8:])
         assert_close(given.posterior(X).mean, without.posterior(X).mean)
+
+
+class Unlikely(Model):
+    """A model without a likelihood, which only holds its data."""
+
+    def __init__(self, X: Tensor, Y: Tensor) -> None:
+        super().__init__()
+        self.X, self.Y = X, Y
+
+    def posterior(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> "Unlikely":
+        return Unlikely(torch.cat([self.X, X]), torch.cat([self.Y, Y]))
+
+
+def test_a_model_without_a_likelihood_is_conditioned_too():
+    X, Y = data(6)
+    model: Any = with_later_values(Unlikely(X[:4], Y[:4]), X[4:], Y[4:], 0 * Y[4:])
+    assert_close((model.X, model.Y), (X, Y))
