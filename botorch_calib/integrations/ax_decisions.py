@@ -60,6 +60,7 @@ from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovemen
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, repeated_points
+from botorch_calib.decisions.recommendation import posterior_mean
 from botorch_calib.decisions.rows import DecisionAccount, Row, is_outside
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
@@ -100,9 +101,10 @@ class CertifiedPoints(ConstrainedClosedForm):
             with torch.no_grad():
                 X = X[constraint.certified(X)]
                 if len(X):
-                    means = model.models[index].posterior(X).mean
-                    best = means.max() if weights[index] > 0.0 else means.min()
-                    botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
+                    maximize = bool(weights[index] > 0.0)
+                    best = posterior_mean(model.models[index], maximize)(X).max()
+                    best_f = best if maximize else -best
+                    botorch_acqf_options = {"best_f": best_f, **botorch_acqf_options}
         return super()._construct_botorch_acquisition(
             botorch_acqf_class, botorch_acqf_options, model
         )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,11 +34,18 @@ from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.utils.multi_objective.optimize import optimize_with_nsgaii
 from torch import Tensor
 
-from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
+from botorch_calib import (
+    ChanceConstraint,
+    LogCalibratedConstrainedExpectedImprovement,
+    noise_diagnosis,
+    optimize_chance_constrained,
+)
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search, _stored, ax_decisions
@@ -46,6 +54,7 @@ from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
     CertifiedPoints,
+    ConstrainedClosedForm,
     absolute_config,
     certifying_spec,
     chance_constrained_generation_strategy,
@@ -55,7 +64,7 @@ from botorch_calib.integrations.ax_decisions import (
     recommendation,
     withdraw,
 )
-from botorch_calib.models import PartlyKnownNoiseGP
+from botorch_calib.models import CalibratedModel, PartlyKnownNoiseGP
 from botorch_calib.optim import feasible_search
 from tests.integrations.test_ax import complete, not_optimised, quiet, short_search
 
@@ -240,6 +249,33 @@ def test_candidates_and_account_of_the_bare_loop(seeded: None) -> None:
         assert own.pop("quantiles")["z"] == [None, pytest.approx(quantile, abs=1e-6)]
         assert own == row
     assert counted(client) == account(client) == bare.account[:3]
+
+
+@pytest.mark.parametrize("weight", [1.0, -1.0])
+def test_the_incumbent_is_a_mean_of_the_mixture(
+    weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best mean of a single member would be better than that of the ensemble."""
+    X = torch.rand(10, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    Y = (7.0 * X).sin().sum(dim=-1, keepdim=True)
+    ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3)
+    scales = torch.tensor([0.05, 0.5, 5.0], dtype=torch.double).view(3, 1, 1)
+    ensemble.covar_module.base_kernel.lengthscale = scales.expand(3, 1, 2)
+    objective = CalibratedModel(ensemble.eval(), NoCalibration())
+    monkeypatch.setattr(
+        ConstrainedClosedForm, "_construct_botorch_acquisition", lambda self, kind, given, _: given
+    )
+    searched: Any = CertifiedPoints.__new__(CertifiedPoints)
+    certified = SimpleNamespace(certified=lambda points: points[:, 0, 0] < 0.7)
+    searched.options, searched.X_observed = {"constraint": certified}, X
+    searched._objective_weights = torch.tensor([[0.0, weight]])
+    models = SimpleNamespace(models=[None, objective])
+    kind = LogCalibratedConstrainedExpectedImprovement
+    found = searched._construct_botorch_acquisition(kind, {}, models)["best_f"]
+    members = ensemble.posterior(X[X[:, 0] < 0.7].unsqueeze(-2)).mean.squeeze()
+    assert members.shape[-1] == 3
+    means = weight * members.mean(dim=-1)
+    assert weight * found.item() == pytest.approx(means.max().item(), rel=1e-6)
 
 
 def test_whatever_becomes_of_a_trial() -> None:
