@@ -56,6 +56,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset
+from botorch.utils.transforms import is_ensemble
 
 from botorch_calib._validation import check_flag, check_instance, check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
@@ -375,7 +376,8 @@ def calibrated_generation_strategy(
     Raises:
         InputDataError: If no optimisation is configured, or ``metric_configs`` is malformed.
         UnsupportedError: If the objectives or constraints do not fit ``botorch_acqf_class``, a
-            constraint is on several metrics, or a relative constraint has no baseline yet.
+            constraint is on several metrics, a relative constraint has no baseline yet, or only
+            some models are calibrated ensembles.
 
     Example:
         >>> client.set_generation_strategy(calibrated_generation_strategy(client))
@@ -401,12 +403,25 @@ def calibrated_generation_strategy(
         example = "calibrated_model_config()"
         check_instance(f"metric_configs[{name!r}]", config, ModelConfig, example)
         by_signature[experiment.metrics[name].signature] = [config]
+    shared = [model_config]
+    used = [by_signature.get(each.signature, shared)[0] for each in experiment.metrics.values()]
+    if len({*map(_is_calibrated_ensemble, used)}) > 1:  # Ax would raise after the initial trials
+        raise UnsupportedError(
+            "Ax cannot join the predictions of a calibrated ensemble, such as a fully Bayesian "
+            "model, with those of other models: give all metrics, including tracked ones, the same "
+            "`model_class` in a `calibrated_model_config`, or give none of them an ensemble."
+        )
     options["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
     )
     is_open = botorch_acqf_class is None
     options["acquisition_class"] = ConstrainedClosedForm if is_open else SampledSums
     return strategy
+
+
+def _is_calibrated_ensemble(config: ModelConfig) -> bool:
+    beneath: Any = REVERSE_MODEL_REGISTRY.get(config.model_options.get("model_class", ""))
+    return config.botorch_model_class is ReplayedModel and is_ensemble(beneath)
 
 
 def delay_aware_generation_strategy(

@@ -255,6 +255,18 @@ def test_a_state_with_less_data_is_replayed() -> None:
     )
 
 
+def test_a_calibrated_ensemble_beside_other_models_is_refused() -> None:
+    """Ax would raise an error of torch after the initial trials."""
+    client = Client()
+    client.configure_experiment(parameters=CONTINUOUS)
+    client.configure_optimization("y", outcome_constraints=["z <= 3"])
+    ensemble = calibrated_model_config(model_class=EnsembleMapSaasSingleTaskGP)
+    for other in (None, ModelConfig(), ModelConfig(EnsembleMapSaasSingleTaskGP)):
+        with pytest.raises(UnsupportedError, match="metrics, including tracked ones, the same"):
+            calibrated_generation_strategy(client, other, {"y": ensemble})
+    calibrated_generation_strategy(client, ensemble, {"y": ensemble})
+
+
 def test_selection_among_models_is_refused() -> None:
     surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config(), ModelConfig()]))
     digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
