@@ -23,6 +23,7 @@ from botorch_calib.distributions.form import PiecewiseForm
 _EDGE = 5.5  # reach of the noise in standard deviations; the probability beyond it is 2e-8
 _SURE = 9.0  # larger reach; the probability beyond it is 1e-19
 _REACH = 64.0  # tails end where a normal density has decreased by a factor of exp(32)
+_LONGEST = 10.0  # longest piece, in standard deviations, of which one panel covers the middle
 _FAR = 1e100  # replaces infinite knots and thresholds; its square does not overflow
 
 
@@ -37,9 +38,9 @@ def rule_above(
 
     Points and log weights are ``N x shape``. ``u`` is 0 at ``c``, and smooth above ``c`` except at
     ``kinks``. Three panels of Gauss-Legendre rules cover each piece between two kinks: one about
-    each end, within reach of the noise, and one between these two. The panels of a piece with an
-    infinite knot end where ``exp(growth |x|)`` times the density is negligible. If the last knot is
-    infinite, the relative error is small for any ``c``.
+    each end, within reach of the noise, and one between these two. The panels of a normal piece end
+    where ``exp(growth |x|)`` times the density is negligible. If the last knot is infinite, the
+    relative error is small for any ``c``.
 
     Points are differentiable in the distribution's scale. Log weights are differentiable in its
     knots, its masses and the ratio of the noise to the scale. Neither is differentiable in the
@@ -137,30 +138,29 @@ def _nodes(
         share = torch.addcmul(sure * ratio * spread.sqrt(), high, spread)
         reach = torch.minimum(high + shift + _SURE * ratio, low[-1] * spread)
         stop = torch.minimum(stop, torch.maximum(share, reach))
-    shape = torch.broadcast_shapes(start.shape, stop.shape)
-    start, stop = start.expand(shape).clone(), stop.expand(shape).clone()
-    if form.open_low:
-        first = -high[0] - edge - peak
-        last = -peak - (first.clamp(min=0.0).square() + _REACH * spread[0]).sqrt()
-        start[0] = torch.minimum(last, high[0] - shift - edge)
-    if form.open_high:
-        first = torch.maximum(threshold, low[-1] - edge) - peak
-        last = peak + (first.clamp(min=0.0).square() + _REACH * spread[-1]).sqrt()
-        stop[-1] = torch.maximum(last, end_after(low[-1]))
+    # Panels of a normal piece also end where its own density is negligible.
+    normal = form.is_normal(low.device).view(-1, *[1] * (low.dim() - 1))
+    first = (-high - edge - peak).clamp(min=0.0)
+    last = -peak - (first.square() + _REACH * spread).sqrt()
+    start = torch.where(normal, start.maximum(last.minimum(high - shift - edge)), start)
+    first = (torch.maximum(threshold, low - edge) - peak).clamp(min=0.0)
+    last = peak + (first.square() + _REACH * spread).sqrt()
+    stop = torch.where(normal, stop.minimum(last.maximum(end_after(low))), stop)
     # If the noise reaches all of a piece, the panels about its two ends meet in the middle.
     middle = 0.5 * (start + stop)
     inner, outer = torch.minimum(low + edge, middle), torch.maximum(high - edge, middle)
-    if form.is_gaussian:
-        inner, outer = (start + share * (stop - start) for share in (1 / 3, 2 / 3))
-    else:  # an open piece has two panels, in its tail and about its knot
-        if form.open_low:
-            inner[0] = outer[0]
-        if form.open_high:
-            outer[-1] = inner[-1]
+    # If the density is negligible at an end, the first or last panel is a tail, which begins at 0,
+    # or at the panel about the other end. Two panels cover a piece that is too long for three.
+    has_low_tail, has_high_tail = low + edge < start, high - edge > stop
+    is_long = normal & (outer - inner > _LONGEST * spread.sqrt()) & ~(has_low_tail | has_high_tail)
+    inner = torch.where(has_low_tail, outer.clamp(max=0.0).maximum(start), inner)
+    outer = torch.where(has_high_tail, inner.clamp(min=0.0).minimum(stop), outer)
+    inner, outer = (torch.where(is_long, middle, end) for end in (inner, outer))
     # Empty panels are moved to where the density is finite.
-    ends = torch.maximum(torch.stack([start, inner, outer, stop]), torch.minimum(threshold, stop))
+    ends = torch.stack(torch.broadcast_tensors(start, inner, outer, stop))
+    ends = torch.maximum(ends, torch.minimum(threshold, stop))
     ends = torch.minimum(ends, torch.maximum(ceiling, start)).cummax(dim=0).values
-    lengths = ends.diff(dim=0)
+    lengths, shape = ends.diff(dim=0), ends.shape[1:]
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
     panel = torch.arange(len(lengths), device=lengths.device)

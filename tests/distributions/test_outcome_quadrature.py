@@ -64,6 +64,27 @@ def test_mean_excess_beyond_a_light_outer_piece() -> None:
         assert_close(found, distribution.log_excess(number(threshold)), rtol=0.0, atol=2e-5)
 
 
+@pytest.mark.parametrize("order", [12, 16])
+@pytest.mark.parametrize("ratio", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "knots", [[20.0], [-9.0], [-10.0, 10.0], [-5.2, 5.2], [2.0, 10.0, 30.0], [-50.0, 0.0, 50.0]]
+)
+def test_pieces_far_wider_than_their_densities(
+    knots: list[float], ratio: float, order: int
+) -> None:
+    """The normal density of a piece is concentrated at 0, or at the end next to 0."""
+    levels = torch.linspace(0.0, 1.0, len(knots) + 2, dtype=torch.double)[1:-1]
+    predictive = PiecewisePredictive.recalibrated(levels, knots, max_width=50.0)
+    distribution = SmoothedPredictive(predictive, number(ratio))
+    points, log_weights = rule_above(distribution, EVERYWHERE, number(0.0), order)
+    weights = log_weights.exp()
+    assert_close(weights.sum(), number(1.0), rtol=0.0, atol=1e-5)
+    assert_close((weights * points).sum(), distribution.moments()[0], rtol=1e-5, atol=1e-5)
+    points, log_weights = rule_above(distribution, number(1.5), number(0.0), order)
+    found = (log_weights + (points - 1.5).clamp(min=1e-300).log()).logsumexp(dim=0)
+    assert_close(found, distribution.log_excess(number(1.5)), rtol=0.0, atol=2e-5)
+
+
 @pytest.mark.parametrize(("threshold", "gap"), [(-4.0, 3.0), (0.2, 1e-3), (12.0, 0.4)])
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 @pytest.mark.parametrize("kind", KINDS)
