@@ -165,7 +165,7 @@ def unit_of_targets(process: Any) -> Tensor:
     return outcome_map.scaled(process.train_targets.new_ones(1, 1)).detach()
 
 
-def check_takes(model: object, X: Tensor, Y: Tensor, name: str = "Y") -> None:
+def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """Raise ``InputDataError`` if an outcome is outside the domain of the outcome transform.
 
     The outcomes ``Y``, ``n x 1``, are at the points ``X``, ``n x d``. The error calls ``Y`` by the
@@ -173,6 +173,8 @@ def check_takes(model: object, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """
     if has_affine_outcomes(model):
         return
+    if model.training:  # in training mode `Standardize` would learn its moments from `Y`
+        model.eval()
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]

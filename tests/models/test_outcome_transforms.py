@@ -330,6 +330,23 @@ def test_observations_outside_the_domain(name: str, value: float) -> None:
             CensoredDelayModel(base, X, value)
 
 
+@pytest.mark.parametrize("way", ["condition_on_observations", "with_observations", "observe"])
+def test_conditioning_in_training_mode(way: str) -> None:
+    """A `Standardize` within a chain must not learn its moments from new outcomes."""
+    new, Y = uniform(2, 2, seed=1), torch.tensor([[0.5], [30.0]]).double()
+
+    def medians(training: bool) -> Tensor:
+        gp, _ = pair("chain")
+        model = CalibratedModelList(CalibratedModel(gp, far_from_gaussian())).train(training)
+        if way == "observe":
+            model.observe(new, Y)
+        else:
+            model = getattr(model.models[0], way)(new, Y)
+        return model.posterior(uniform(4, 2)).quantile(0.5)
+
+    assert_close(medians(training=True), medians(training=False))
+
+
 def test_probabilities_of_the_ends_of_a_clamp() -> None:
     """An inverse that is constant beyond its domain gives both ends positive probability."""
     gp = own(lambda Y: Y.clamp(3.0, 5.0), lambda t: t.clamp(3.0, 5.0))
