@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -313,6 +314,7 @@ def test_observations_outside_the_domain(name: str, value: float) -> None:
     Y = torch.tensor([[0.5], [value]]).double()
     for call in (
         model.observe,
+        partial(model.observe, condition=False),
         model.condition_on_observations,
         CalibratedModelList(model).observe,
         CalibratedModelList(gp).observe,
