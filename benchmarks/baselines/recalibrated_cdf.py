@@ -26,7 +26,9 @@ Regression = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 def isotonic(probabilities: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Isotonic regression [Kuleshov, Fenner and Ermon, 2018]."""
     nodes = np.unique(probabilities)
-    return nodes, IsotonicRegression().fit(probabilities, shares).predict(nodes)
+    # scikit-learn joins probabilities that differ in the last digits, and may leave out the last.
+    fitted = IsotonicRegression(out_of_bounds="clip").fit(probabilities, shares)
+    return nodes, fitted.predict(nodes)
 
 
 def gaussian_process(

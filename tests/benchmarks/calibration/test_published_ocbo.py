@@ -105,6 +105,14 @@ def test_the_side_of_an_improvement_keeps_its_share() -> None:
     assert calibrator.num_updates == 0
 
 
+def test_residuals_that_differ_in_the_last_digits() -> None:
+    """scikit-learn's regression joins them, and had no value at the least residual."""
+    calibrator = RecalibratedCdf()
+    z = torch.tensor([0.4, -0.453, -0.453 + 2e-15, 1.5], dtype=torch.double)
+    calibrator.update(torch.zeros(4, 1, dtype=torch.double), z)
+    assert (calibrator.masses >= 0.0).all() and calibrator.masses.sum() == pytest.approx(1.0)
+
+
 def test_a_gaussian_process_as_recalibrator_increases() -> None:
     calibrator = RecalibratedCdf(gaussian_process)
     z = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.double)
