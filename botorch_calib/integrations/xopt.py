@@ -48,7 +48,7 @@ from botorch.models.model import Model, ModelList
 from gpytorch import Module
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_positive
+from botorch_calib._validation import check_count, check_nonnegative, check_positive
 from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint, Recommendation
 from botorch_calib.decisions.budget import SIZE
@@ -236,6 +236,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _check(self) -> Self:
         stored.terms_of(self.level, self.budget)
         check_nonnegative("beta", self.beta)
+        check_count("num_restarts", self.num_restarts)
+        check_count("raw_samples", self.raw_samples)
         objectives = [*self.vocs.objectives.values()]
         has_direction = [isinstance(o, MinimizeObjective | MaximizeObjective) for o in objectives]
         if not self.vocs.constraint_names or has_direction != [True]:

@@ -76,8 +76,8 @@ def new_xopt(variables: Any = CONTINUOUS, **settings: Any) -> Xopt:
     generator = ChanceConstrainedGenerator(
         vocs=vocs,
         gp_constructor=StandardModelConstructor(train_model=settings.pop("train_model", False)),
-        num_restarts=2,
-        raw_samples=32,
+        num_restarts=settings.pop("num_restarts", 2),
+        raw_samples=settings.pop("raw_samples", 32),
         **settings,
     )
     torch.manual_seed(0)
@@ -518,6 +518,8 @@ class TestErrors:
             ({"level": 1.0}, "level"),
             ({"budget": 0.0}, "budget"),
             ({"beta": -1.0}, "beta"),
+            ({"num_restarts": 0}, "num_restarts"),
+            ({"raw_samples": 0}, "raw_samples"),
             ({"max_half_widths": {"loss": 0.0}}, "max_half_widths"),
             ({"max_half_widths": {"size": 1.0}}, "'size'"),
             ({"constraints": {}}, "`vocs`"),
