@@ -130,6 +130,8 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     if type(transform) is Standardize:
         return Affine(transform.stdvs.double(), transform.means.double())
     if not transform._is_linear:
+        if process.training:  # then `Standardize` would learn its moments from outcomes
+            process.eval()
         return InverseTransform(process, X)
     strata = inputs_of_transform(process, X)
     ref = strata.get("X", process.train_targets)
@@ -173,7 +175,7 @@ def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """
     if has_affine_outcomes(model):
         return
-    if model.training:  # in training mode `Standardize` would learn its moments from `Y`
+    if model.training:  # then `Standardize` would learn its moments from `Y`
         model.eval()
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():

@@ -349,6 +349,16 @@ def test_conditioning_in_training_mode(way: str) -> None:
     assert_close(medians(training=True), medians(training=False))
 
 
+def test_a_report_in_training_mode() -> None:
+    gp, _ = pair("chain")
+    model = CalibratedModel.from_history(gp, far_from_gaussian())
+    median = model.posterior(uniform(4, 2)).quantile(0.5)
+    report = calibration_report(model, num_initial=5)
+    again = calibration_report(model.train(), num_initial=5)
+    assert_close(again.base.pits, report.base.pits)
+    assert_close(model.posterior(uniform(4, 2)).quantile(0.5), median)
+
+
 def test_probabilities_of_the_ends_of_a_clamp() -> None:
     """An inverse that is constant beyond its domain gives both ends positive probability."""
     gp = own(lambda Y: Y.clamp(3.0, 5.0), lambda t: t.clamp(3.0, 5.0))
