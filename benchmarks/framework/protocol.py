@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.framework.config import config_hash, describe
+from benchmarks.framework.replicate_result import Run
 from benchmarks.framework.stored_results import BENCHMARKS_DIR
 from benchmarks.framework.suite import Suite
 
@@ -24,6 +25,8 @@ PROTOCOLS_DIR = BENCHMARKS_DIR / "protocols"
 
 FENCE = "---"
 DEVIATIONS = "## Deviations"
+# A replicate as the runner names it if it raises an error
+_REPLICATE = re.compile(r"`([^`/]+)/([^`/]+)/seed (\d+)`")
 
 
 class ProtocolError(ValueError):
@@ -102,6 +105,16 @@ class ExperimentProtocol:
                 f"Suite {suite.name!r} runs {suite.seeds}, its protocol {self.name!r} says "
                 f"{self.seeds}."
             )
+
+    def missing(self) -> dict[Run, set[int]]:
+        """Seeds without a result, by run: the replicates that the deviations name.
+
+        They are those that raised an error each time they were run.
+        """
+        seeds: dict[Run, set[int]] = {}
+        for problem, method, seed in _REPLICATE.findall(self.deviations):
+            seeds.setdefault(Run(problem, method), set()).add(int(seed))
+        return seeds
 
     def lines(self, left_out: Sequence[str] = ()) -> list[str]:
         """A summary of the protocol, as lines of markdown.

@@ -2,6 +2,7 @@
 
 While a suite runs, methods may have results with different seeds, so that their means cannot be
 compared. A report uses only the seeds with which all methods shown have been run on all problems.
+Replicates that the protocol names as missing count as run, and comparisons leave their seeds out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from benchmarks.framework import plots
 from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
-from benchmarks.framework.replicate_result import Collected
+from benchmarks.framework.replicate_result import Collected, Run
 from benchmarks.framework.stored_results import BENCHMARKS_DIR, ResultStore, write_atomically
 from benchmarks.framework.suite import Suite
 
@@ -87,7 +88,8 @@ def write_report(
         )
     if not collected:
         raise FileNotFoundError(f"There are no results of suite {suite.name!r} yet.")
-    shown, statement = select(suite, collected, selection)
+    missing = {} if protocol is None else protocol.missing()
+    shown, statement = select(suite, collected, selection, missing)
     lines = [
         f"# Suite `{suite.name}`",
         "",
@@ -109,20 +111,28 @@ def write_report(
 
 
 def select(
-    suite: Suite[Any, Any], collected: Collected, selection: Selection
+    suite: Suite[Any, Any],
+    collected: Collected,
+    selection: Selection,
+    missing: Mapping[Run, Collection[int]],
 ) -> tuple[Collected, list[str]]:
     """Return the results that a report shows, and its statement in markdown of what is missing."""
     seeds = frozenset(suite.seeds if selection.seeds is None else selection.seeds)
+    runs = [
+        Run(problem.name, method.name) for method in suite.methods for problem in suite.problems
+    ]
     found = {
-        method.name: [
-            {result.seed for result in collected.get(problem.name, {}).get(method.name, [])} & seeds
-            for problem in suite.problems
-        ]
-        for method in suite.methods
+        run: {result.seed for result in collected.get(run.problem, {}).get(run.method, [])} & seeds
+        for run in runs
     }
-    complete = {method: set.intersection(*by_problem) for method, by_problem in found.items()}
-    there = {method: sum(map(len, by_problem)) for method, by_problem in found.items()}
-    shown = [method for method in found if method not in selection.without]
+    failed = {run: seeds.intersection(missing.get(run, ())) - found[run] for run in runs}
+    methods = [method.name for method in suite.methods]
+    complete = {
+        name: set.intersection(*(found[run] | failed[run] for run in runs if run.method == name))
+        for name in methods
+    }
+    there = {name: sum(len(found[run]) for run in runs if run.method == name) for name in methods}
+    shown = [method for method in methods if method not in selection.without]
     used = set.intersection(*(complete[method] for method in shown))
     if not used:
         counts = ", ".join(f"{method} {len(complete[method])}" for method in shown)
@@ -132,22 +142,26 @@ def select(
         )
     kept = {
         problem: {
-            method: [result for result in by_method[method] if result.seed in used]
+            method: [result for result in by_method.get(method, []) if result.seed in used]
             for method in shown
         }
         for problem, by_method in collected.items()
     }
     asked = len(seeds) * len(suite.problems)
-    unused = sum(there[method] for method in shown) - len(used) * len(suite.problems) * len(shown)
-    lines = _statement(selection, asked, there)
-    if sum(there.values()) < asked * len(there):
+    num_failed, num_left = sum(map(len, failed.values())), asked * len(there) - sum(there.values())
+    lines = _statement(selection, asked, there, num_failed)
+    if num_left > 0:
         rows = [
             [method, f"{number} of {asked}", str(len(complete[method]))]
             for method, number in there.items()
         ]
+        lines += [*table(["method", "replicates", "seeds on all problems"], rows), ""]
+    if num_left > num_failed:
+        num_kept = sum(
+            len(results) for by_method in kept.values() for results in by_method.values()
+        )
+        unused = sum(there[method] for method in shown) - num_kept
         lines += [
-            *table(["method", "replicates", "seeds on all problems"], rows),
-            "",
             f"Seeds used: {listed(used)}, {len(used)} in all: those with which all methods shown "
             f"have been run on all problems. {unused} further replicates of these methods are not "
             "used.",
@@ -156,12 +170,19 @@ def select(
     return kept, lines
 
 
-def _statement(selection: Selection, asked: int, there: Mapping[str, int]) -> list[str]:
+def _statement(
+    selection: Selection, asked: int, there: Mapping[str, int], num_failed: int
+) -> list[str]:
     """Lines that state how many of the requested replicates have been run."""
-    total = asked * len(there)
-    text = f"{sum(there.values())} of {total} replicates have been run."
+    total, run = asked * len(there), sum(there.values())
+    text = f"{run} of {total} replicates have been run."
+    if num_failed:
+        text += (
+            f" {num_failed} raised an error each time and are missing: comparisons leave out their "
+            "seeds. The deviations name them."
+        )
     interim = f"**Incomplete: {text}** This is an interim look, and what follows may change."
-    lines = [text if sum(there.values()) == total else interim, ""]
+    lines = [text if run + num_failed == total else interim, ""]
     if selection.seeds is not None:
         lines = [f"**A pilot on the seeds {listed(selection.seeds)}, no evidence.**", "", *lines]
     for method in sorted(selection.without):

@@ -146,6 +146,21 @@ def test_the_report_refuses_results_of_another_configuration(folder: Path) -> No
     assert "1 outdated" in write_report(replace(SUITE, protocol=None), store, folder, folder)
 
 
+def test_replicates_that_raise_each_time_are_missing(folder: Path) -> None:
+    """Those that the deviations name do not make a report incomplete."""
+    store = ResultStore(folder / "results")
+    run_suite(SUITE, store, [100], progress=False)
+    assert "**Incomplete: 1 of 2 replicates" in write_report(SUITE, store, folder, folder)
+    ((problem,), (method,)) = SUITE.problems, SUITE.methods
+    named = f"`{problem.name}/{method.name}/seed 101`"
+    write(folder, f"\n## Deviations\n\nAn error was raised twice by\n{named}.\n")
+    text = write_report(SUITE, store, folder, folder)
+    assert "\n1 of 2 replicates have been run. 1 raised an error each time and are missing" in text
+    assert "Seeds used" not in text and f"raised twice by {named}" in text
+    run_suite(SUITE, store, [101], progress=False)
+    assert "\n2 of 2 replicates have been run.\n" in write_report(SUITE, store, folder, folder)
+
+
 def test_suites_are_what_their_protocols_say() -> None:
     named = {suite.protocol: suite for suite in SUITES.values() if suite.protocol is not None}
     # Protocols of deleted suites are kept.
