@@ -37,8 +37,8 @@ def rule_above(
     r"""Return points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
     Points and log weights are ``N x shape``. ``u`` is 0 at ``c``, and smooth above ``c`` except at
-    ``kinks``. Three panels of Gauss-Legendre rules cover each piece between two kinks: one about
-    each end, within reach of the noise, and one between these two. The panels of a normal piece end
+    ``kinks``. Panels of Gauss-Legendre rules cover each piece between two kinks: one about each
+    end, within reach of the noise, and one or two between these. The panels of a normal piece end
     where ``exp(growth |x|)`` times the density is negligible. If the last knot is infinite, the
     relative error is small for any ``c``.
 
@@ -52,7 +52,7 @@ def rule_above(
         growth: Nonnegative slope of ``log |u|`` for large ``|x|``, broadcasting against the batch
             shape.
         order: Number of nodes on a panel. Relative errors are up to about 3e-6 with 16 nodes and
-            1e-5 with 12.
+            1e-5 with 12, unless ``growth`` times the deviation of ``x`` exceeds about 2.
         kinks: Increasing points at which ``u`` is not smooth, ``num x ...``. Panels end there.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
@@ -150,14 +150,18 @@ def _nodes(
     middle = 0.5 * (start + stop)
     inner, outer = torch.minimum(low + edge, middle), torch.maximum(high - edge, middle)
     # If the density is negligible at an end, the first or last panel is a tail, which begins at 0,
-    # or at the panel about the other end. Two panels cover a piece that is too long for three.
+    # or at the panel about the other end. Three equal panels cover a piece with two tails.
     has_low_tail, has_high_tail = low + edge < start, high - edge > stop
     is_long = normal & (outer - inner > _LONGEST * spread.sqrt()) & ~(has_low_tail | has_high_tail)
     inner = torch.where(has_low_tail, outer.clamp(max=0.0).maximum(start), inner)
     outer = torch.where(has_high_tail, inner.clamp(min=0.0).minimum(stop), outer)
-    inner, outer = (torch.where(is_long, middle, end) for end in (inner, outer))
+    has_tails, third = has_low_tail & has_high_tail, (stop - start) / 3
+    inner = torch.where(has_tails, start + third, inner)
+    outer = torch.where(has_tails, stop - third, outer)
+    # Two panels cover the middle of a long piece. Otherwise one of them is empty.
+    middle = torch.where(is_long, middle, inner)
     # Empty panels are moved to where the density is finite.
-    ends = torch.stack(torch.broadcast_tensors(start, inner, outer, stop))
+    ends = torch.stack(torch.broadcast_tensors(start, inner, middle, outer, stop))
     ends = torch.maximum(ends, torch.minimum(threshold, stop))
     ends = torch.minimum(ends, torch.maximum(ceiling, start)).cummax(dim=0).values
     lengths, shape = ends.diff(dim=0), ends.shape[1:]
@@ -179,11 +183,11 @@ def _nodes(
 
 @nf.cached_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return nodes on [0, 1] and log weights of the three panels of a piece, ``order x 3`` each."""
+    """Return nodes on [0, 1] and log weights of the four panels of a piece, ``order x 4`` each."""
     inner, weights = nf.unit_legendre(order, dtype, device)
     falling, graded = nf.graded_rule(order, dtype, device)
-    nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
-    return nodes, torch.stack([graded, weights, graded], dim=1).log()
+    nodes = torch.stack([1.0 - falling[:, 0], inner, inner, falling[:, 0]], dim=1)
+    return nodes, torch.stack([graded, weights, weights, graded], dim=1).log()
 
 
 class _LogShare(Function):

@@ -21,7 +21,7 @@ KINDS = ["gaussian", "conformal", "stretched", "recalibrated", "calibrated"]
 RATIOS = [0.0, 1e-3, 0.3, 6.0]
 
 
-def number(value: float) -> Tensor:
+def number(value: float | list[float]) -> Tensor:
     return torch.tensor(value, dtype=torch.double)
 
 
@@ -83,6 +83,38 @@ def test_pieces_far_wider_than_their_densities(
     points, log_weights = rule_above(distribution, number(1.5), number(0.0), order)
     found = (log_weights + (points - 1.5).clamp(min=1e-300).log()).logsumexp(dim=0)
     assert_close(found, distribution.log_excess(number(1.5)), rtol=0.0, atol=2e-5)
+
+
+@pytest.mark.parametrize("order", [12, 16])
+@pytest.mark.parametrize("ratio", [0.01, 0.1])
+@pytest.mark.parametrize("threshold", [-math.inf, -1.43])
+@pytest.mark.parametrize(
+    ("ends", "masses"),
+    [([-7.44, 4.1], [1.0]), ([-math.inf, -7.44, 4.1, math.inf], [0.05, 0.9, 0.05])],
+)
+def test_long_pieces_with_noise_at_their_ends(
+    ends: list[float], masses: list[float], threshold: float, ratio: float, order: int
+) -> None:
+    """``E exp(x)``, and ``E(exp(x - c) - 1)+``: the noise at an end needs a panel of its own."""
+    predictive = PiecewisePredictive(number(ends), number(masses), [False] * len(masses))
+    distribution = SmoothedPredictive(predictive, number(ratio))
+
+    def log_mean(num: int) -> Tensor:
+        x, log_weights = rule_above(distribution, number(threshold), number(1.0), num)
+        log_u = x if threshold == -math.inf else (x - threshold).clamp(min=1e-300).expm1().log()
+        return (log_weights + log_u).logsumexp(dim=0)
+
+    assert_close(log_mean(order), log_mean(60), rtol=0.0, atol=1.5e-5)
+
+
+@pytest.mark.parametrize(("ratio", "growth"), [(0.0, 3.0), (1.0, 2.5), (3.0, 2.5)])
+def test_log_normal_mean_of_large_deviation(ratio: float, growth: float) -> None:
+    """``log E exp(growth x)`` of a normal law, far from 0, where its density is concentrated."""
+    gaussian = PiecewisePredictive(number([-math.inf, math.inf]), number([1.0]), [False])
+    distribution = SmoothedPredictive(gaussian, number(ratio))
+    points, log_weights = rule_above(distribution, EVERYWHERE, number(growth), order=12)
+    found = (log_weights + growth * points).logsumexp(dim=0)
+    assert_close(found, number(0.5 * growth**2 * (1.0 + ratio**2)), rtol=0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("threshold", "gap"), [(-4.0, 3.0), (0.2, 1e-3), (12.0, 0.4)])
