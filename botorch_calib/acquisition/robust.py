@@ -73,10 +73,11 @@ class ContextRobustFunction(PendingPoints, ABC):
 
     @property
     def X_baseline(self) -> Tensor:
-        """Decisions of the model's training inputs, ``n x d_x``.
+        """Decisions of the model's training inputs, ``n x d_x``, without a task column.
 
         BoTorch's mixed searches perturb these points to obtain starts. Without this property they
-        would perturb the training inputs, which have columns of contexts.
+        would perturb the training inputs, which have columns of contexts. BoTorch's option
+        ``sample_around_best`` is not supported: it evaluates the model at decisions alone.
         """
         points = training_points(self.model)
         if not points:

@@ -60,7 +60,8 @@ class CertifiedSetExpansion(PendingPoints):
     def X_baseline(self) -> Tensor:
         """Points at which the first outcome was observed, ``n x d``, without contexts.
 
-        BoTorch's mixed searches perturb these points to obtain starts.
+        BoTorch's mixed searches perturb these points to obtain starts. They have the task column if
+        the model has one.
         """
         points = self.constraint.known_decisions()
         if not points:
