@@ -53,9 +53,6 @@ class WorstContexts:
                 f"as WassersteinBall(radius, method='exact'). {error}"
             ) from error
 
-    def _columns(self, width: int) -> Columns:
-        return Columns(width, self.centre.points.shape[-1], self.centre.indices)
-
     def pairs(self, X: Tensor) -> Tensor:
         """Pair decisions ``... x 1 x d_x`` with all ``M`` contexts: returns ``... x M x 1 x d``."""
         points = self.centre.to(X.dtype, X.device).points.unsqueeze(-2)
@@ -63,7 +60,8 @@ class WorstContexts:
 
     def decisions(self, Z: Tensor) -> Tensor:
         """Return the decisions ``... x d_x`` in joint inputs ``... x d``."""
-        return Z[..., self._columns(Z.shape[-1]).decision]
+        columns = Columns(Z.shape[-1], self.centre.points.shape[-1], self.centre.indices)
+        return Z[..., columns.decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
         """Return decisions ``... x d_x`` with the first context; raise if ``d_x`` is wrong."""

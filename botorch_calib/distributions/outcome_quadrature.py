@@ -88,7 +88,7 @@ def rule_above(
 
     relative = log_height - log_masses[-1]
     t, log_length, piece = _nodes(
-        form, low, high, relative, ratio, spread, threshold, ceiling, growth, order
+        form, normal, low, high, relative, ratio, spread, threshold, ceiling, growth, order
     )
     rate = spread * unit
     start, end, unit, log_height, fall = (
@@ -103,6 +103,7 @@ def rule_above(
 @torch.no_grad()
 def _nodes(
     form: PiecewiseForm,
+    normal: Tensor,
     low: Tensor,
     high: Tensor,
     log_relative_height: Tensor,
@@ -116,7 +117,8 @@ def _nodes(
     """Return nodes and log weights, and the index of the piece of each panel.
 
     The shapes are twice ``order x num_panels x shape``, and ``num_panels``. The log weights do not
-    include the density. Each integral is from ``threshold`` to ``ceiling``. ``spread`` is ``1 +
+    include the density. Each integral is from ``threshold`` to ``ceiling``. ``normal`` says which
+    pieces are normal. ``spread`` is ``1 +
     ratio^2`` for a normal piece and 1 for a uniform piece. ``log_relative_height`` is a piece's log
     height minus the log mass of the last piece.
     """
@@ -139,7 +141,6 @@ def _nodes(
         reach = torch.minimum(high + shift + _SURE * ratio, low[-1] * spread)
         stop = torch.minimum(stop, torch.maximum(share, reach))
     # Panels of a normal piece also end where its own density is negligible.
-    normal = form.is_normal(low.device).view(-1, *[1] * (low.dim() - 1))
     first = (-high - edge - peak).clamp(min=0.0)
     last = -peak - (first.square() + _REACH * spread).sqrt()
     start = torch.where(normal, start.maximum(last.minimum(high - shift - edge)), start)

@@ -9,7 +9,7 @@ the space of its targets, and the calibrated distribution is mapped back to outc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -175,9 +175,7 @@ def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """
     if has_affine_outcomes(model):
         return
-    if model.training:  # then `Standardize` would learn its moments from `Y`
-        model.eval()
-    targets = InverseTransform(model, X).target(Y)
+    targets = cast(InverseTransform, outcome_map_of(model, X)).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]
         raise InputDataError(

@@ -173,8 +173,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         given = checked_observations(self.model, X, Y, Yvar)
         check_flag("condition", condition)
         sides = None if beyond is None else checked_beyond(beyond, given[1])
-        exact = slice(None) if sides is None else sides.squeeze(-1) == 0.0
-        check_takes(self.model, given[0][exact], given[1][exact])
+        if not condition:  # otherwise the process checks them when it is conditioned
+            exact = slice(None) if sides is None else sides.squeeze(-1) == 0.0
+            check_takes(self.model, given[0][exact], given[1][exact])
         x, y, yvar, sides = without_known(self.model, *given, sides)
         self.learn(x, y, yvar, condition, sides)
 

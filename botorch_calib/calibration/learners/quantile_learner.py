@@ -235,7 +235,7 @@ class QuantileLearner(Module, ABC):
             rest[-1].append(f"Tracker state `{prefix}` was not loaded: {message}")
             return
         for name, value in incoming.items():
-            # New tensors are made for the same reason as in `reset`.
+            # New tensors are made: returned thresholds may share the old tensors, as in `reset`.
             setattr(self, name, self.get_buffer(name).new_empty(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
