@@ -210,6 +210,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         None, description="called with the last safe setting", exclude=True
     )
     _violating: Counter[int] | None = PrivateAttr(None)  # hashes of rows that violate a limit
+    _decided: list[str] = PrivateAttr([])  # ids of the candidates of the current or latest call
 
     @field_serializer("decisions")
     def _as_json(self, decisions: list[dict[str, Any]]) -> list[str]:
@@ -277,12 +278,16 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """Generate candidates; the ``"_id"`` of each candidate is the id of its decision."""
         self._call_if_violated()
         self._keep_books_beside_dump()
-        candidates = super().generate(n_candidates)
+        self._decided = []
+        try:
+            candidates = super().generate(n_candidates)
+        except Exception:  # after the decisions, Xopt checks discrete values and interpolation
+            self.withdraw(self._decided)
+            raise
         # Xopt may interpolate points before the decided candidates, so the decided candidates are
         # the last ones in the list.
-        decided = self.decisions[-n_candidates:]
-        for candidate, row in zip(candidates[-n_candidates:], decided, strict=True):
-            candidate |= {stored.ID: row[stored.ID]} if self.returns_id else {}
+        for candidate, own in zip(candidates[-n_candidates:], self._decided, strict=True):
+            candidate |= {stored.ID: own} if self.returns_id else {}
         return candidates
 
     def _keep_books_beside_dump(self) -> None:
@@ -461,6 +466,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 row["earlier"] = int(stored.near(row["inputs"], inputs, precision=1)[0].sum())
                 decisions.append(row)
         self.decisions = decisions
+        self._decided = [row[stored.ID] for row in decisions[-n_candidates:]]
         columns = [names.index(name) for name in self._candidate_names]
         return torch.cat(pending[1:])[:, columns]
 

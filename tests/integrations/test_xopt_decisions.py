@@ -154,6 +154,16 @@ def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> N
     assert not X.generator.decisions
 
 
+def test_decisions_are_withdrawn_if_xopt_returns_no_candidates(tmp_path: Path) -> None:
+    X = new_xopt(n_interpolate_points=3, books=str(tmp_path / "books"))
+    with pytest.raises(RuntimeError, match="interpolated points"):
+        X.generator.generate(2)
+    assert len(X.generator.decisions) == 2 and not X.generator.outstanding()
+    assert X.generator.chance_constraint().num_decisions == 0
+    *_, candidate = X.generator.generate(1)
+    assert [candidate["_id"]] == [row["_id"] for row in X.generator.outstanding()]
+
+
 def test_several_limits_fixed_features_and_travel_distances() -> None:
     X = new_xopt(
         constraints={"loss": ["BOUNDS", -2.0, 0.5], "room": ["GREATER_THAN", 0.05]},
