@@ -596,7 +596,8 @@ class ChanceConstraint(DecisionAccount):
         inputs = raw_train_inputs(self.model)
         like = torch.zeros((), dtype=torch.double) if inputs is None else inputs
         for row in reversed([*self._first_rows, *self._rows]):
-            if is_outside(self.limits, row["outcomes"], row.get("beyond", {})) is False:
+            is_kept = is_outside(self.limits, row["outcomes"], row.get("beyond", {})) is False
+            if is_kept and row["point"]:  # the point is empty if the inputs have changed since
                 whole = like.new_tensor(self._whole([row["point"]]))
                 if self._contexts is not None or in_output_task(self.model, whole).all():
                     return like.new_tensor([row["point"]])

@@ -249,6 +249,16 @@ def test_the_last_safe_point_is_the_latest_that_kept_all_limits() -> None:
     assert ChanceConstraint(gp, upper=-100.0, rows=()).last_safe() is None
 
 
+def test_the_last_safe_point_has_the_present_inputs() -> None:
+    """Clients drop the points of decisions about other inputs, and keep their outcomes."""
+    X, Y = data(10)
+    tested = ChanceConstraint(fitted(X, Y), **WIDE)
+    tested.observe(X[:1] / 2, Y[:1])
+    earlier = [{**row, "point": []} for row in tested.decisions]
+    resumed = ChanceConstraint(fitted(X, Y), upper=100.0, rows=earlier)
+    assert_close(resumed.last_safe(), X[-1:])
+
+
 def test_the_last_safe_point_is_one_of_the_output_task() -> None:
     X, Y = data(10)
     tasks = torch.arange(10.0, dtype=torch.double).remainder(2).unsqueeze(-1)
