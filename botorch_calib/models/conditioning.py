@@ -12,7 +12,8 @@ from botorch.models.model import Model
 from botorch.settings import propagate_grads
 from botorch.utils.transforms import is_ensemble
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
 from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
@@ -41,9 +42,10 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
     ``X``, ``batch_shape x n' x d``, and ``Y``, ``batch_shape' x n' x 1``, are not transformed yet;
     input transforms act as on training inputs. The task column of a multi-task model may be omitted
-    in ``X``. The keyword ``noise``, if given, has the shape of
-    ``Y`` and is the total noise variance after the outcome transform, including any learned part.
-    For an exact Gaussian process, rows are added to the Cholesky factor of the training covariance.
+    in ``X``. The keyword ``noise``, if given, has the shape of ``Y`` and is the total noise
+    variance after the outcome transform, including any learned part. If the model learns one noise
+    variance, the result has a `PartlyKnownNoiseLikelihood`. For an exact Gaussian process, rows are
+    added to the Cholesky factor of the training covariance.
     If ``X`` or ``Y`` requires gradients, the predictions of the result are differentiable in ``X``
     and ``Y``, even if GPyTorch's setting ``detach_test_caches`` is on.
 
@@ -76,6 +78,13 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         # The likelihood would lose the variances that it learned for single observations when the
         # next Cholesky factor is computed, so the model is refused.
         raise NotImplementedError("its likelihood has learned a noise variance of each observation")
+    noise: Any = kwargs.get("noise")
+    if noise is None and isinstance(likelihood, PartlyKnownNoiseLikelihood):
+        kwargs["noise"] = noise = torch.full_like(Y, torch.nan)
+    has_one_variance = type(likelihood) is GaussianLikelihood
+    takes_noise = has_one_variance or isinstance(likelihood, FixedNoiseGaussianLikelihood)
+    if noise is not None and isinstance(likelihood, _GaussianLikelihoodBase) and not takes_noise:
+        raise NotImplementedError("its likelihood learns the noise, and takes no given `noise`")
     if isinstance(getattr(likelihood, "noise_covar", None), HeteroskedasticNoise):
         return _with_data_added(model, X, Y)
     keeps_graph = X.requires_grad or Y.requires_grad
@@ -91,7 +100,6 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     has_factor = type(strategy) is DefaultPredictionStrategy
     if keeps_graph and has_factor:
         _drop_graph_of_parameters(model)
-    noise: Any = kwargs.get("noise")
     learned = None if noise is None else learned_noise(model)
     if learned is not None:
         # For new data GPyTorch adds `noise` twice, in place of the given part and in place of the
@@ -101,6 +109,12 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     # a shallow copy, so that an error in the meantime cannot leave `model` without them.
     twin = copy(model)
     twin._modules = dict(model._modules)
+    if noise is not None and has_one_variance and strategy is not None:
+        # This likelihood has one variance for all observations, and would forget given variances.
+        unknown = torch.full_like(model.train_targets, torch.nan)
+        twin.likelihood = PartlyKnownNoiseLikelihood(unknown, likelihood)
+        twin.prediction_strategy = strategy = copy(strategy)
+        strategy.likelihood = twin.likelihood
     update = _RowUpdate(strategy) if has_factor and not torch.is_grad_enabled() else None
     if update is not None:
         twin.prediction_strategy = update

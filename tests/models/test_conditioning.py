@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,13 +31,25 @@ from botorch_calib import (
     calibration_report,
 )
 from botorch_calib.asynchronous.refits import with_later_values
-from botorch_calib.models import prequential_residuals
+from botorch_calib.calibration import NoCalibration
+from botorch_calib.models import prequential_residuals, with_learned_spread
 from botorch_calib.models.conditioning import given_noise, with_observations
 from botorch_calib.models.predict import predict
-from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, stated_noise
+from tests.gps import (
+    DOUBLE,
+    NOISE,
+    GaussianLaw,
+    dense_posterior,
+    far_from_gaussian,
+    make_data,
+    make_gp,
+    make_multitask,
+    stated_noise,
+)
 from tests.long_grids import mostly_slow
 
 GIVEN, LEARNED = 0.01, 0.2
+T_NEW = torch.tensor([[0.1, 0.9], [0.4, 0.4], [0.8, 0.2], [0.6, 0.7]], **DOUBLE)
 
 # ------------------------------------------------------------ given and learned noise
 
@@ -130,6 +143,59 @@ def test_fantasies_and_pending_points_have_given_and_learned_noise() -> None:
     for each in (fantasies, pending, with_graph):
         variance = each.posterior(T).variance.squeeze(-1)
         torch.testing.assert_close(variance, expected.expand_as(variance), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("by", ["neither", "X", "Y"])
+def test_given_noise_of_a_model_that_learns_its_noise(by: str, grad: bool) -> None:
+    """The new rows have it, and the other rows and new predictions have the learned noise."""
+    X, Y, _ = make_data(14)
+    gp = make_gp(num=12)
+    given = torch.tensor([[0.5], [2.0]], **DOUBLE)
+    noise = torch.cat([torch.full((12,), NOISE, **DOUBLE), given.squeeze(-1)])
+    values = Y[12:] + torch.arange(3, **DOUBLE).view(3, 1, 1)
+    data, outcomes = torch.cat([make_data(12)[0], X[12:]]), make_data(12)[1].squeeze(-1)
+    points, targets = X[12:].repeat(3, 1, 1), values.clone()
+    with torch.set_grad_enabled(grad):
+        (points if by == "X" else targets).requires_grad_(by != "neither")
+        model = CalibratedModel(gp, NoCalibration())
+        conditioned: Any = model.condition_on_observations(
+            points, targets, noise=given.expand_as(targets)
+        )
+        for each in (conditioned, copy.deepcopy(conditioned) if by == "neither" else conditioned):
+            posterior = each.posterior(T_NEW)
+            for i, own in enumerate(values.squeeze(-1)):
+                mean, variance = dense_posterior(data, torch.cat([outcomes, own]), noise, T_NEW)
+                assert_close(posterior.mean[i].squeeze(-1), mean, rtol=1e-8, atol=1e-9)
+                assert_close(posterior.variance[i].squeeze(-1), variance, rtol=1e-6, atol=1e-9)
+            noisy = each.posterior(T_NEW, observation_noise=True)
+            assert_close(
+                noisy.variance - posterior.variance, torch.full((3, 4, 1), NOISE, **DOUBLE)
+            )
+    assert type(gp.likelihood) is GaussianLikelihood
+
+
+def test_given_noise_stays_when_a_model_is_conditioned_again() -> None:
+    """The second time without given noise, for which the learned noise stands."""
+    (X, Y, _), (more, values, _) = make_data(12), make_data(15)
+    model = CalibratedModel(make_gp(num=12), NoCalibration())
+    once = model.condition_on_observations(more[:1], values[:1], noise=0.0 * values[:1] + 0.5)
+    twice: Any = once.condition_on_observations(more[1:3], values[1:3])
+    noise = torch.tensor([*[NOISE] * 12, 0.5, NOISE, NOISE], **DOUBLE)
+    data, outcomes = torch.cat([X, more[:3]]), torch.cat([Y, values[:3]]).squeeze(-1)
+    mean, variance = dense_posterior(data, outcomes, noise, T_NEW)
+    posterior = twice.posterior(T_NEW)
+    assert_close(posterior.mean.squeeze(-1), mean, rtol=1e-8, atol=1e-9)
+    assert_close(posterior.variance.squeeze(-1), variance, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("make", [lambda: with_learned_spread(make_gp(num=8)), make_multitask])
+def test_given_noise_has_no_place_beside_noise_that_depends_on_inputs(make: Any) -> None:
+    X, Y, _ = make_data(8)
+    model = CalibratedModel(make(), NoCalibration())
+    with pytest.raises(UnsupportedError, match="takes no given `noise`"):
+        model.condition_on_observations(X[:1], Y[:1], noise=torch.ones(1, 1, **DOUBLE))
 
 
 @pytest.mark.parametrize("transform", [lambda: None, lambda: Chain(s=Standardize(1))])
