@@ -27,7 +27,7 @@ from botorch_calib.models.matching_rows import first_places
 from botorch_calib.models.predict import check_one_value_each, mean_and_deviation, slots_of
 from botorch_calib.models.process import like, with_own_hyperparameters
 from botorch_calib.models.requirements import scalar_affine
-from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
+from botorch_calib.models.sample_paths import CalibratedPath, noise_of_data, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # Number added to the diagonal of a covariance matrix, as a fraction of the largest variance. It
@@ -198,8 +198,7 @@ def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., pathwise.SamplePath
 
     The noise is also scaled by ``nu``. The covariance is factored once.
     """
-    (points,) = get_train_inputs(gp, transformed=True)
-    noise = gp.likelihood.noise_covar(points, shape=points.shape[:-1])
+    (points,), noise = get_train_inputs(gp, transformed=True), noise_of_data(gp)
     return partial(
         pathwise.gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),

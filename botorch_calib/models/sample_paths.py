@@ -13,22 +13,29 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
 from botorch.sampling.pathwise.paths import GeneralizedLinearPath, PathList, SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
-from botorch.sampling.pathwise.update_strategies import GaussianUpdate
+from botorch.sampling.pathwise.update_strategies import GaussianUpdate, gaussian_update
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.sampling import draw_sobol_normal_samples
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
+from linear_operator.operators import DiagLinearOperator
 from torch import Size, Tensor
 from torch.nn import ModuleList
 
 from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.outcome_transforms import has_affine_outcomes
 from botorch_calib.models.predict import predict, slots_of
-from botorch_calib.models.process import batch_of_models, raw_train_inputs, with_own_hyperparameters
+from botorch_calib.models.process import (
+    batch_of_models,
+    learned_noise,
+    raw_train_inputs,
+    with_own_hyperparameters,
+)
 from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
@@ -160,7 +167,9 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     """
     if model.calibrator is None:
         gp = model.gaussian_model
-        gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
+        if isinstance(gp, ExactGP):
+            gp = with_own_hyperparameters(gp)
+            samplers = _with_noise_of_data(gp, samplers)
         return DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     X = raw_train_inputs(model)
@@ -172,6 +181,7 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     # Copy process and calibrator, since `observe` changes both of them, and paths must not change.
     gp, calibrator = with_own_hyperparameters(gp), deepcopy(model.calibrator)
     drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
+    samplers = _with_noise_of_data(gp, samplers)
     sampler: Any = samplers.get("prior_sampler", draw_kernel_feature_paths)
     usual, given = sampler, {}
     if isinstance(sampler, partial):
@@ -186,6 +196,34 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
             return CalibratedPath(drawn_from, paths)
     both = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
     return CalibratedPath(drawn_from, *both)
+
+
+def noise_of_data(gp: ExactGP) -> DiagLinearOperator:
+    """Return the noise variances of the training data, as a diagonal covariance matrix."""
+    (points,), likelihood = get_train_inputs(gp, transformed=True), gp.likelihood
+    scale: dict[str, Tensor] = {}
+    if isinstance(likelihood, SparseOutlierGaussianLikelihood):
+        # The variances of outliers may be in units of the other variance.
+        if likelihood.noise_covar.convex_parameterization:
+            scale["diag_K"] = gp.covar_module(points).diagonal(dim1=-1, dim2=-2)
+    noise = likelihood.noise_covar(points, shape=points.shape[:-1], **scale)
+    learned = learned_noise(gp)
+    if learned is None:
+        return noise
+    return DiagLinearOperator(noise.diagonal(dim1=-1, dim2=-2) + learned)
+
+
+def _with_noise_of_data(gp: ExactGP, samplers: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a draw, whose update of prior paths has the noise of the data.
+
+    BoTorch's own update ignores the inputs, the variances that were learned for outliers, and the
+    part of the noise that is learned in addition to given noise.
+    """
+    if samplers.get("update_strategy", gaussian_update) is not gaussian_update or is_ensemble(gp):
+        return samplers
+    with torch.no_grad():
+        update = partial(gaussian_update, noise_covariance=noise_of_data(gp.eval()))
+    return {**samplers, "update_strategy": update}
 
 
 def _weights_of_pairs(shape: Size, place: int) -> Tensor:

@@ -12,11 +12,16 @@ from botorch.acquisition.utils import get_optimal_samples
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.deterministic import MatheronPathModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
 from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
 from botorch.sampling.pathwise.paths import SamplePath
 from botorch.utils.sampling import manual_seed
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods.noise_models import HeteroskedasticNoise, HomoskedasticNoise
 from torch import Size, Tensor
 from torch.testing import assert_close
 
@@ -151,6 +156,44 @@ def test_an_uncalibrated_model_keeps_its_paths() -> None:
     calibrated = CalibratedModel(gp, QuantileRecalibrator())
     drawn = paths(calibrated, Size([4]))
     assert_close(drawn(points()), drawn.of_process(points())[0], rtol=1e-6, atol=1e-6)
+
+
+def noise_of_kind(kind: str) -> Any:
+    """A likelihood whose noise differs between the training points in other ways than usual."""
+    X, _, _ = make_data()
+    if kind == "outliers":
+        likelihood = SparseOutlierGaussianLikelihood(HomoskedasticNoise(), len(X), [0, 4])
+        likelihood.noise_covar.sparse_parameter.data.fill_(0.9)
+        return likelihood
+    if kind == "inputs":
+        return _GaussianLikelihoodBase(HeteroskedasticNoise(SingleTaskGP(X, 0.1 + X[:, :1])))
+    likelihood = FixedNoiseGaussianLikelihood(0.01 + X[:, 0], learn_additional_noise=True)
+    likelihood.second_noise = 0.4
+    return likelihood
+
+
+@pytest.mark.filterwarnings("ignore:SparseOutlierNoise", "ignore:Data .input data")
+@pytest.mark.parametrize("kind", ["given and learned", "outliers", "inputs"])
+def test_noise_of_the_training_data(kind: str) -> None:
+    """Paths have the mean and the variance of the posterior, for any noise of the process."""
+    (X, Y, _), new = make_data(), points()
+    kernel = ScaleKernel(MaternKernel(ard_num_dims=2))
+    kernel.outputscale = 2.5
+    gp: Any = SingleTaskGP(X, Y, likelihood=noise_of_kind(kind), covar_module=kernel.double())
+    posterior = gp.double().eval().requires_grad_(False).posterior(new)
+    mean, deviation = posterior.mean.squeeze(-1), posterior.variance.sqrt().squeeze(-1)
+    num, calibrated = 2000, CalibratedModel(gp, QuantileRecalibrator())
+    for wrapped in (CensoredDelayModel(gp, imputation="none"), calibrated):
+        torch.manual_seed(0)
+        drawn: Any = draw_matheron_paths(wrapped, Size([num]))
+        z = (
+            (drawn(new) if wrapped is not calibrated else drawn.of_process(new)) - mean
+        ) / deviation
+        assert z.mean(dim=-2).abs().max() < 4.5 * num**-0.5
+        assert (z.var(dim=-2) - 1.0).abs().max() < 4.5 * (2 / num) ** 0.5
+    # Without any deviations from the mean, a draw is the mean.
+    drawn = draw_path(gp, torch.zeros((), dtype=torch.double), seed=0)
+    assert_close(drawn(new), mean, rtol=1e-6, atol=1e-6)
 
 
 def test_thompson_sampling_of_botorch() -> None:
