@@ -114,6 +114,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             self._path = draw_path(model, nu, seed)
         else:
             mean, draw = draw_jointly(model, self.choices, seed)
+            check_one_value_each(len(mean), self.choices, type(self).__name__)
             self._values = mean + nu * (draw - mean)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -210,7 +211,10 @@ def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., pathwise.SamplePath
 
 @torch.no_grad()
 def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
+    """Return the posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``.
+
+    If the input transform turns each point into ``k`` points, their shape is ``n k``.
+    """
     posterior = model.posterior(X)
     # BoTorch's posterior under a nonlinear outcome transform may lack a mean.
     is_transformed = isinstance(posterior, TransformedPosterior)
@@ -223,11 +227,11 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
             return mean, posterior.rsample(Size([1])).squeeze(0).squeeze(-1)
     covariance = posterior.distribution.covariance_matrix.double()
     jitter = JITTER * covariance.diagonal().amax()
-    root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(X)).to(jitter))
+    root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(mean)).to(jitter))
     if failed:  # many close points: indefinite despite the jitter, so drop eigenvalues below 0
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
     # Drawn on the CPU, so that the numbers do not depend on the device
     generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
+    normal = torch.randn(len(mean), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)

@@ -432,8 +432,9 @@ def test_several_values_for_each_point_are_refused():
             make(model(3))(x)
     perturbed = SingleTaskGP(X, Y, input_transform=InputPerturbation(0.05 * X[:3])).eval()
     for gp in (perturbed, CalibratedModel(perturbed, far_from_gaussian())):
-        with pytest.raises(UnsupportedError, match="each point into 3: .*risk_measures"):
-            DelayedThompsonSampling(gp)(X[:4].unsqueeze(-2))
+        for choices in (None, X[:4]):
+            with pytest.raises(UnsupportedError, match="each point into 3: .*risk_measures"):
+                DelayedThompsonSampling(gp, choices=choices)(X[:4].unsqueeze(-2))
 
 
 def test_levels_are_checked():
