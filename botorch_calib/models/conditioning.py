@@ -121,18 +121,18 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     with detach_test_caches(detach_test_caches.on() and not keeps_graph):
         conditioned = twin.condition_on_observations(X, Y, **kwargs)
         strategy = getattr(conditioned, "prediction_strategy", None)
+        if learned is not None:
+            rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
+            rows.copy_((noise.squeeze(-1) - learned).detach())
+            if keeps_graph:
+                strategy.likelihood = conditioned.likelihood
+            else:
+                conditioned.prediction_strategy = None  # was computed with half of the noise
         if keeps_graph and strategy is not None:
             # Compute the weights of the mean, (K + noise)^-1 (y - m), here with their graph.
             # GPyTorch writes the weights to its cache under one name and reads another name, so the
             # first prediction would compute the weights again, and detach them.
             _ = strategy.mean_cache
-    if learned is not None:
-        rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
-        rows.copy_((noise.squeeze(-1) - learned).detach())
-        if keeps_graph:
-            strategy.likelihood = conditioned.likelihood
-        else:
-            conditioned.prediction_strategy = None  # was computed with half of the noise
     if update is not None and update.factor is not None:
         remember_factor(conditioned, *update.factor)
     return conditioned

@@ -132,8 +132,8 @@ def test_fantasies_and_pending_points_have_given_and_learned_noise() -> None:
     own = gp.likelihood.noise_covar.noise
     total = torch.cat([own, own.mean().expand(2)]) + LEARNED
     T = torch.tensor([[0.25, 0.4], [0.1, 0.9]], **DOUBLE)
-    Y = torch.zeros(22, **DOUBLE)
-    _, expected = by_formulas(gp, Y, total, T, X)
+    Y = torch.cat([gp.train_targets, X[:, 0]])
+    mean, expected = by_formulas(gp, Y, total, T, X)
     model = CalibratedModel(gp, GaussianLaw())
     fantasies = model.fantasize(X, SobolQMCNormalSampler(torch.Size([3]), seed=1))
     pending = CensoredDelayModel(gp, X, imputation="hallucinate")
@@ -143,6 +143,7 @@ def test_fantasies_and_pending_points_have_given_and_learned_noise() -> None:
     for each in (fantasies, pending, with_graph):
         variance = each.posterior(T).variance.squeeze(-1)
         torch.testing.assert_close(variance, expected.expand_as(variance), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(with_graph.posterior(T).mean.squeeze(-1), mean, rtol=1e-8, atol=0.0)
 
 
 @pytest.mark.parametrize("grad", [False, True])
