@@ -281,8 +281,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self._decided = []
         try:
             candidates = super().generate(n_candidates)
-        except Exception:  # after the decisions, Xopt checks discrete values and interpolation
-            self.withdraw(self._decided)
+        except Exception:
+            if self._decided:  # after the decisions, Xopt checks discrete values and interpolation
+                self.withdraw(self._decided)
             raise
         # Xopt may interpolate points before the decided candidates, so the decided candidates are
         # the last ones in the list.

@@ -164,6 +164,15 @@ def test_decisions_are_withdrawn_if_xopt_returns_no_candidates(tmp_path: Path) -
     assert [candidate["_id"]] == [row["_id"] for row in X.generator.outstanding()]
 
 
+def test_a_call_that_fails_before_the_decisions_leaves_the_books_alone(tmp_path: Path) -> None:
+    """Another process may hold them, and then the error would come ten minutes later."""
+    X = new_xopt(books=str(tmp_path / "books"))
+    X.generator.data = None
+    with pytest.raises(RuntimeError, match="no data"):
+        X.generator.generate(1)
+    assert not (tmp_path / "books").exists()
+
+
 def test_several_limits_fixed_features_and_travel_distances() -> None:
     X = new_xopt(
         constraints={"loss": ["BOUNDS", -2.0, 0.5], "room": ["GREATER_THAN", 0.05]},
