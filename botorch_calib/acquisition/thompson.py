@@ -199,7 +199,8 @@ def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., pathwise.SamplePath
 
     The noise is also scaled by ``nu``. The covariance is factored once.
     """
-    (points,), noise = get_train_inputs(gp, transformed=True), noise_of_data(gp)
+    (points,) = get_train_inputs(gp, transformed=True)
+    noise = noise_of_data(gp, points)
     return partial(
         pathwise.gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),

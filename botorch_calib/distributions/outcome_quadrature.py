@@ -118,9 +118,8 @@ def _nodes(
 
     The shapes are twice ``order x num_panels x shape``, and ``num_panels``. The log weights do not
     include the density. Each integral is from ``threshold`` to ``ceiling``. ``normal`` says which
-    pieces are normal. ``spread`` is ``1 +
-    ratio^2`` for a normal piece and 1 for a uniform piece. ``log_relative_height`` is a piece's log
-    height minus the log mass of the last piece.
+    pieces are normal. ``spread`` is ``1 + ratio^2`` for a normal piece and 1 for a uniform piece.
+    ``log_relative_height`` is a piece's log height minus the log mass of the last piece.
     """
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift = _EDGE * ratio, growth * ratio.square()

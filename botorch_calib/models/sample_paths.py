@@ -198,15 +198,18 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     return CalibratedPath(drawn_from, *both)
 
 
-def noise_of_data(gp: ExactGP) -> DiagLinearOperator:
-    """Return the noise variances of the training data, as a diagonal covariance matrix."""
-    (points,), likelihood = get_train_inputs(gp, transformed=True), gp.likelihood
+def noise_of_data(gp: ExactGP, points: Tensor) -> DiagLinearOperator:
+    """Return the noise variances of the training data, as a diagonal covariance matrix.
+
+    ``points`` are the transformed training inputs.
+    """
+    noise_covar = gp.likelihood.noise_covar
+    is_sparse = isinstance(gp.likelihood, SparseOutlierGaussianLikelihood)
     scale: dict[str, Tensor] = {}
-    if isinstance(likelihood, SparseOutlierGaussianLikelihood):
-        # The variances of outliers may be in units of the other variance.
-        if likelihood.noise_covar.convex_parameterization:
-            scale["diag_K"] = gp.covar_module(points).diagonal(dim1=-1, dim2=-2)
-    noise = likelihood.noise_covar(points, shape=points.shape[:-1], **scale)
+    if is_sparse and noise_covar.convex_parameterization:
+        # The variances of outliers are in units of the other variance.
+        scale["diag_K"] = gp.covar_module(points).diagonal(dim1=-1, dim2=-2)
+    noise = noise_covar(points, shape=points.shape[:-1], **scale)
     learned = learned_noise(gp)
     if learned is None:
         return noise
@@ -222,8 +225,9 @@ def _with_noise_of_data(gp: ExactGP, samplers: dict[str, Any]) -> dict[str, Any]
     if samplers.get("update_strategy", gaussian_update) is not gaussian_update or is_ensemble(gp):
         return samplers
     with torch.no_grad():
-        update = partial(gaussian_update, noise_covariance=noise_of_data(gp.eval()))
-    return {**samplers, "update_strategy": update}
+        (points,) = get_train_inputs(gp.eval(), transformed=True)
+        noise = noise_of_data(gp, points)
+    return {**samplers, "update_strategy": partial(gaussian_update, noise_covariance=noise)}
 
 
 def _weights_of_pairs(shape: Size, place: int) -> Tensor:
@@ -253,6 +257,6 @@ def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) 
     """
     if arguments.get("noise_covariance") is None:
         (points,) = get_train_inputs(gp, transformed=True)
-        arguments["noise_covariance"] = likelihood.noise_covar(points)
+        arguments["noise_covariance"] = noise_of_data(gp, points)
     usual = GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)
     return usual(gp, likelihood, **arguments)
