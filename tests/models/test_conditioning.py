@@ -138,7 +138,7 @@ def test_fantasies_and_pending_points_have_given_and_learned_noise() -> None:
     fantasies = model.fantasize(X, SobolQMCNormalSampler(torch.Size([3]), seed=1))
     pending = CensoredDelayModel(gp, X, imputation="hallucinate")
     points = X.clone().requires_grad_()
-    with_graph = model.condition_on_observations(points, X[:, :1], noise=total[-2:, None])
+    with_graph: Any = model.condition_on_observations(points, X[:, :1], noise=total[-2:, None])
     each: Any
     for each in (fantasies, pending, with_graph):
         variance = each.posterior(T).variance.squeeze(-1)
