@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -44,13 +45,14 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.generator import BoTorchGenerator
 from ax.generators.torch.botorch_modular.utils import ModelConfig
-from ax.storage.botorch_modular_registry import register_acquisition
+from ax.storage.botorch_modular_registry import REVERSE_MODEL_REGISTRY, register_acquisition
 from ax.storage.json_store.registry import CORE_DECODER_REGISTRY
 from ax.utils.common.constants import Keys
 from ax.utils.common.random import with_rng_seed
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Standardize
 from torch import Tensor
@@ -465,9 +467,19 @@ def chance_constrained_generation_strategy(
 
 def _standardized(config: ModelConfig) -> ModelConfig:
     """Return the configuration; standardisation is added if it specifies no outcome transform."""
-    if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
-        return replace(config, outcome_transform_classes=[Standardize])
-    return config
+    if not isinstance(config, ModelConfig) or config.outcome_transform_classes is not None:
+        return config
+    options = config.model_options
+    kind = REVERSE_MODEL_REGISTRY.get(options.get("model_class", ""), config.botorch_model_class)
+    batched: dict[str, Any] = {}
+    if kind is EnsembleMapSaasSingleTaskGP:  # it copies the data for each member
+        num = options.get("num_taus", signature(kind).parameters["num_taus"].default)
+        batched = {Standardize.__name__: {"batch_shape": torch.Size([num])}}
+    return replace(
+        config,
+        outcome_transform_classes=[Standardize],
+        outcome_transform_options={**batched, **config.outcome_transform_options},
+    )
 
 
 def recommendation(

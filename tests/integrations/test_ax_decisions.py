@@ -278,6 +278,19 @@ def test_the_incumbent_is_a_mean_of_the_mixture(
     assert weight * found.item() == pytest.approx(means.max().item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_ensembles_whose_data_have_a_batch_dimension(calibrated: bool) -> None:
+    """By default outcomes are standardised in each of the copies of the data."""
+    kind = EnsembleMapSaasSingleTaskGP
+    config = ModelConfig(botorch_model_class=kind, model_options={"num_taus": 3})
+    if calibrated:
+        config = calibrated_model_config(model_class=kind, denoise=False)
+    client = new_client(model_config=config)
+    play(client, 1)
+    assert counted(client) == account(client)
+    assert len(account_of(client).decisions) == 1
+
+
 def test_whatever_becomes_of_a_trial() -> None:
     """Trials of one call end in all ways: completed, failed, abandoned, late, without a value."""
     client = new_client(budget=100.0)
