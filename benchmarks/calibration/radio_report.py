@@ -54,6 +54,9 @@ SCORES: dict[str, Score] = {
 }
 
 
+LINE_STYLES = {"0.15": ":", "0.35": "--", "0.45": "-."}
+
+
 def claim_verdict(found: Difference, margin: float) -> str:
     """The verdict on the claim that a difference, for which more is better, exceeds the margin.
 
@@ -68,6 +71,17 @@ def claim_verdict(found: Difference, margin: float) -> str:
     if significant and high < -margin:
         return "reversed"
     return "not reproduced" if high < margin else "undecided"
+
+
+def without_level(method: str) -> str:
+    """The name of a method without the level at its end, if any."""
+    name, _, level = method.rpartition("_")
+    return name if level in LINE_STYLES else method
+
+
+def line_style(method: str) -> str:
+    """The style of a method's line, by its level."""
+    return LINE_STYLES.get(method.rpartition("_")[2], "-")
 
 
 @dataclass(frozen=True)
@@ -108,4 +122,5 @@ class RadioReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        return curves_figure(collected, capacities, "rounds", "capacity, bit/s/Hz")
+        labels = "rounds", "capacity, bit/s/Hz"
+        return curves_figure(collected, capacities, *labels, line_style, without_level)

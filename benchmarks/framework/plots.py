@@ -57,6 +57,7 @@ def curves_figure(
     xlabel: str,
     ylabel: str,
     style: Callable[[str], str] = lambda method: "-",
+    family: Callable[[str], str] = lambda method: method,
     **drawn: Any,
 ) -> Figure:
     """One panel per problem: a mean curve for each method, with bands of one standard error.
@@ -67,14 +68,16 @@ def curves_figure(
         xlabel: Label of the horizontal axes.
         ylabel: Label of the vertical axes.
         style: Maps a method to the style of its line.
+        family: Maps a method to a name; methods with the same name have the same colour.
         drawn: Options of `draw_mean`.
     """
     figure, panels = panel_grid(len(collected))
-    colors = method_colors(methods_in(collected.values()))
+    colors = method_colors(dict.fromkeys(map(family, methods_in(collected.values()))))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
             curves = np.array([curve(result) for result in results])
-            draw_mean(panel, method, curves, style(method), color=colors[method], **drawn)
+            color = colors[family(method)]
+            draw_mean(panel, method, curves, style(method), color=color, **drawn)
         panel.set(title=problem, xlabel=xlabel, ylabel=ylabel)
     share_legend(figure, panels)
     return figure

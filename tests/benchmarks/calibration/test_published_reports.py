@@ -81,3 +81,14 @@ def test_capacities_and_their_comparison() -> None:
     assert "| primary | text_1 | locbo | ei | 6 | +10.0 | +8.9 to +11.1 | 0.62 | 1.7 |" in text
     assert "| undecided | undecided |" in text and "| 1 ± 0 | 1.5 ± 0 |" in text
     assert len(suite.report.figure(collected).axes) == 1
+
+
+def test_one_color_for_each_method_and_one_style_for_each_level() -> None:
+    suite = SUITES["radio_levels"]
+    assert isinstance(suite.report, RadioReport)
+    names = ["ei", "ocbo_localized", "locbo_0.15", "locbo_0.45", "locbo_global_0.45"]
+    made = {n: [run("text_1", n, 0, [-1.0], regret_by_mean=[-1.0])] for n in names}
+    lines = suite.report.figure({"text_1": made}).axes[0].lines
+    assert [line.get_linestyle() for line in lines] == ["-", "-", ":", "-.", "-."]
+    colors = [line.get_color() for line in lines]
+    assert colors[2] == colors[3] and len({*colors}) == 4
