@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,16 @@ from matplotlib.figure import Figure
 from benchmarks.framework.comparisons import differences_by_problem, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, over_seeds, page, table
 from benchmarks.framework.metrics import seconds_per_evaluation, trace
-from benchmarks.framework.plots import curves_figure
+from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.replicate_result import Collected, Result, Score, cases_of
+from benchmarks.framework.replicate_result import (
+    ByMethod,
+    Collected,
+    Result,
+    Score,
+    cases_of,
+    methods_in,
+)
 from benchmarks.framework.suite import Suite
 
 # Regret below this, in units of the objective's spread over the box, is irrelevant: it is the
@@ -104,7 +111,23 @@ class TailReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        return curves_figure(collected, log_regrets, "evaluations", "log10 of regret")
+        """Draw a panel for each group, since the comparisons average over its problems."""
+        cases = {name: case for name, case in cases_of(self.groups, collected).items() if case}
+        figure, panels = panel_grid(len(cases))
+        colors = method_colors(methods_in(collected.values()))
+        for panel, (group, case) in zip(panels, cases.items(), strict=True):
+            for method, color in colors.items():
+                draw_mean(panel, method, mean_log_regrets(case, method), color=color)
+            panel.set(title=group, xlabel="evaluations", ylabel="log10 of regret")
+        share_legend(figure, panels)
+        return figure
+
+
+def mean_log_regrets(case: Sequence[ByMethod], method: str) -> np.ndarray:
+    """The means of `log_regrets` over problems, ``seeds x steps``, of seeds with all problems."""
+    by_problem = [{r.seed: log_regrets(r) for r in results[method]} for results in case]
+    seeds = sorted(set.intersection(*map(set, by_problem)))
+    return np.mean([[curves[seed] for seed in seeds] for curves in by_problem], axis=0)
 
 
 def _by_problem(collected: Collected, methods: list[str], subject: str) -> list[str]:

@@ -24,7 +24,7 @@ from benchmarks.calibration.tail import (
     LogTailExpectedImprovement,
     fitted_tail,
 )
-from benchmarks.calibration.tail_report import FLOOR, TailReport, along
+from benchmarks.calibration.tail_report import FLOOR, TailReport, along, mean_log_regrets
 from benchmarks.suites import get_suite
 from tests.benchmarks.calibration.runs import run
 
@@ -231,3 +231,29 @@ def test_the_report_compares_what_is_declared() -> None:
     text = "\n".join(suite.report.lines(suite, collected))
     assert "| primary | published | plain | 3 | -1.000 | -1.000 to -1.000 |" in text
     assert "| published | tail_only |" in text
+
+
+def test_the_figure_averages_over_the_problems_of_a_group() -> None:
+    regrets = {"branin": (1.0, 0.1), "shekel10": (1.0, 0.001)}
+    collected = {
+        problem: {
+            "plain": [
+                run(
+                    problem=problem,
+                    method="plain",
+                    seed=seed,
+                    regret_by_outcome=[*regret],
+                    extras={"spread": [1.0]},
+                )
+                for seed in seeds
+            ]
+        }
+        for (problem, regret), seeds in zip(regrets.items(), [(0, 1, 2), (0, 1)], strict=True)
+    }
+    case = [*collected.values()]
+    np.testing.assert_allclose(mean_log_regrets(case, "plain"), [[0.0, -2.0], [0.0, -2.0]])
+    suite = get_suite("tail_only")
+    assert isinstance(suite.report, TailReport)
+    (panel,) = suite.report.figure(collected).axes
+    assert panel.get_title() == "published"
+    np.testing.assert_allclose(panel.lines[0].get_ydata(), [0.0, -2.0])
