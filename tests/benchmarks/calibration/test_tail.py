@@ -256,4 +256,4 @@ def test_the_figure_averages_over_the_problems_of_a_group() -> None:
     assert isinstance(suite.report, TailReport)
     (panel,) = suite.report.figure(collected).axes
     assert panel.get_title() == "published"
-    np.testing.assert_allclose(panel.lines[0].get_ydata(), [0.0, -2.0])
+    np.testing.assert_allclose(np.asarray(panel.lines[0].get_ydata()), [0.0, -2.0])
