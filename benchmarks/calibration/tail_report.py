@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from benchmarks.framework.comparisons import differences_by_problem, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, over_seeds, page, table
 from benchmarks.framework.metrics import seconds_per_evaluation, trace
-from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+from benchmarks.framework.plots import figure_of_curves
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.replicate_result import (
     ByMethod,
@@ -21,6 +21,7 @@ from benchmarks.framework.replicate_result import (
     Score,
     cases_of,
     methods_in,
+    seed_means,
 )
 from benchmarks.framework.suite import Suite
 
@@ -112,22 +113,20 @@ class TailReport:
 
     def figure(self, collected: Collected) -> Figure:
         """Draw a panel for each group, since the comparisons average over its problems."""
-        cases = {name: case for name, case in cases_of(self.groups, collected).items() if case}
-        figure, panels = panel_grid(len(cases))
-        colors = method_colors(methods_in(collected.values()))
-        for panel, (group, case) in zip(panels, cases.items(), strict=True):
-            for method, color in colors.items():
-                draw_mean(panel, method, mean_log_regrets(case, method), color=color)
-            panel.set(title=group, xlabel="evaluations", ylabel="log10 of regret")
-        share_legend(figure, panels)
-        return figure
+        curves = {
+            group: {method: mean_log_regrets(case, method) for method in methods_in(case)}
+            for group, case in cases_of(self.groups, collected).items()
+            if case
+        }
+        return figure_of_curves(curves, "evaluations", "log10 of regret")
 
 
 def mean_log_regrets(case: Sequence[ByMethod], method: str) -> np.ndarray:
-    """The means of `log_regrets` over problems, ``seeds x steps``, of seeds with all problems."""
-    by_problem = [{r.seed: log_regrets(r) for r in results[method]} for results in case]
-    seeds = sorted(set.intersection(*map(set, by_problem)))
-    return np.mean([[curves[seed] for seed in seeds] for curves in by_problem], axis=0)
+    """The `log_regrets` of each seed, averaged over the problems, ``seeds x steps``."""
+    num_steps = len(case[0][method][0].regret_by_outcome)
+    scores = (lambda result, step=step: log_regrets(result)[step] for step in range(num_steps))
+    by_step = [seed_means(case, method, score) for score in scores]
+    return np.array([[*means.values()] for means in by_step]).T
 
 
 def _by_problem(collected: Collected, methods: list[str], subject: str) -> list[str]:

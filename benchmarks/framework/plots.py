@@ -71,14 +71,32 @@ def curves_figure(
         family: Maps a method to a name; methods with the same name have the same colour.
         drawn: Options of `draw_mean`.
     """
-    figure, panels = panel_grid(len(collected))
-    colors = method_colors(dict.fromkeys(map(family, methods_in(collected.values()))))
-    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-        for method, results in by_method.items():
-            curves = np.array([curve(result) for result in results])
+    curves = {
+        problem: {method: np.array([*map(curve, results)]) for method, results in by_method.items()}
+        for problem, by_method in collected.items()
+    }
+    return figure_of_curves(curves, xlabel, ylabel, style, family, **drawn)
+
+
+def figure_of_curves(
+    curves: Mapping[str, Mapping[str, np.ndarray]],
+    xlabel: str,
+    ylabel: str,
+    style: Callable[[str], str] = lambda method: "-",
+    family: Callable[[str], str] = lambda method: method,
+    **drawn: Any,
+) -> Figure:
+    """One panel per title: the means of curves, ``seeds x steps``, given by title and method.
+
+    For the other arguments see `curves_figure`.
+    """
+    figure, panels = panel_grid(len(curves))
+    colors = method_colors(dict.fromkeys(map(family, methods_in(curves.values()))))
+    for panel, (title, by_method) in zip(panels, curves.items(), strict=True):
+        for method, own in by_method.items():
             color = colors[family(method)]
-            draw_mean(panel, method, curves, style(method), color=color, **drawn)
-        panel.set(title=problem, xlabel=xlabel, ylabel=ylabel)
+            draw_mean(panel, method, own, style(method), color=color, **drawn)
+        panel.set(title=title, xlabel=xlabel, ylabel=ylabel)
     share_legend(figure, panels)
     return figure
 

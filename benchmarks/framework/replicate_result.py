@@ -94,7 +94,7 @@ class Run(NamedTuple):
 Pair = tuple[Run, Run]
 
 
-def methods_in(case: Iterable[ByMethod]) -> list[str]:
+def methods_in(case: Iterable[Mapping[str, Any]]) -> list[str]:
     """The methods that have results on any of the problems, in order of appearance."""
     return list(dict.fromkeys(method for by_method in case for method in by_method))
 
